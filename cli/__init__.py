@@ -1,0 +1,1 @@
+"""The `xl` command: one file a command; each parses, calls and prints."""

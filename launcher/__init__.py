@@ -1,0 +1,1 @@
+"""Planning and running launches; nothing in here imports torch."""

@@ -1,0 +1,1 @@
+"""One file for each way of starting the processes of a plan."""

@@ -1,0 +1,108 @@
+"""The state of one shim: its settings, its communicator, what it patched, and what it noticed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from ...configs.errors import XlError
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...configs.worker import WorkerSettings
+    from ..collectives import Communicator
+    from .report import Report
+
+
+class Session:
+    """What the patched functions of one process share; made by `install`, handed to every patch.
+
+    Life: installed -> (first module call or loader iteration) active -> closed; or, before it is active, aside:
+    the script turned out to distribute itself and every patch passes through from then on.
+
+    Args:
+        settings: what the launcher said.
+        connect: makes the communicator; called once, at activation, and not at all in a world of one.
+        report: counts of what was split and why not.
+    """
+
+    def __init__(
+        self, settings: WorkerSettings, connect: Callable[[torch.device], Communicator], report: Report
+    ) -> None:
+        self.settings = settings
+        self.report = report
+        self.comm: Communicator | None = None
+        self.active = False
+        self.aside: str | None = None
+        self.in_backward = False  # process-wide: checkpoint recomputation runs in autograd's own threads
+        self.on_activate: list[Callable[[], None]] = []
+        self._connect = connect
+        self._patches: list[tuple[object, str, object]] = []
+        self._noted: set[str] = set()
+
+    @property
+    def rank(self) -> int:
+        return self.settings.rank
+
+    @property
+    def size(self) -> int:
+        return self.settings.world_size
+
+    @property
+    def passive(self) -> bool:
+        """Patches must pass through: stepped aside, or nothing has begun."""
+        return self.aside is not None or not self.active
+
+    def activate(self, device: torch.device) -> None:
+        """Connect the ranks; idempotent. `device` decides the transport."""
+        if self.active or self.aside is not None:
+            return
+        if self.size > 1:
+            self.comm = self._connect(device)
+        self.active = True
+        for callback in self.on_activate:
+            callback()
+
+    def step_aside(self, why: str) -> None:
+        """Let the script distribute itself; after activation that is too late and refused."""
+        if self.aside is not None:
+            return
+        if self.active:
+            raise XlError(
+                "the script began to distribute itself after xl had already started to",
+                why,
+                "run it with --distributed-by script, or remove that part of the script",
+            )
+        self.aside = why
+        self.note(f"stepping aside: {why}")
+
+    def note(self, text: str) -> None:
+        """Say something once, on rank 0's standard error."""
+        if self.rank == 0 and text not in self._noted:
+            self._noted.add(text)
+            print(f"xl: {text}", file=sys.__stderr__, flush=True)
+
+    def patch(self, owner: object, name: str, replacement: Callable[..., object]) -> None:
+        """Replace `owner.name`; `unpatch` puts the original back."""
+        self._patches.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, replacement)
+
+    def unpatch(self) -> None:
+        """Undo every patch, newest first (tests run many sessions in one process)."""
+        while self._patches:
+            owner, name, original = self._patches.pop()
+            setattr(owner, name, original)
+
+    def close(self) -> None:
+        """Undo the patches and free the communicator."""
+        self.unpatch()
+        if self.comm is not None:
+            self.comm.close()
+            self.comm = None
+
+
+def shares(total: int, ranks: int) -> Sequence[int]:
+    """Rows of each rank when `total` rows are split over `ranks`: equal to within one, larger shares first."""
+    return [total // ranks + (rank < total % ranks) for rank in range(ranks)]
