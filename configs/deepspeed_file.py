@@ -1,4 +1,4 @@
-"""Reads DeepSpeed's own JSON file: the numbers it shares with the profile must agree or fill each other in."""
+"""Reads DeepSpeed's own JSON file: what it shares with the profile must agree or fill each other in."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def apply(values: dict[str, Value], cwd: Path) -> list[XlError]:
 
 
 def _switched_off(document: Document, precision: Value) -> list[XlError]:
-    """A precision that somebody asked for and the file turns off; that the file leaves one out says nothing."""
+    """A precision that somebody asked for and the file turns off; leaving it out says nothing."""
     entry = dict(flatten(document.entries)).get(f"{precision.value}.enabled")
     if entry is None or entry.value is not False:
         return []
