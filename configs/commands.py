@@ -36,7 +36,9 @@ class Program:
     @classmethod
     def from_argv(cls, argv: Sequence[str]) -> Program:
         when, how, name, *args = argv
-        return cls(Target(name, tuple(args), module=how == "module"), after_torch=when == "prepare-after-torch")
+        return cls(
+            Target(name, tuple(args), module=how == "module"), after_torch=when == "prepare-after-torch"
+        )
 
 
 def bootstrap_argv(python: str, program: Program) -> list[str]:

@@ -80,7 +80,9 @@ def selected_devices(visible: Sequence[str], gpu_ids: str | None) -> tuple[str, 
             raise XlError(
                 f"gpu_ids={gpu_ids}: {entry!r} {problem}",
                 f"numbers count the GPUs that are visible here: {', '.join(visible) or 'none'}",
-                f"choose from 0 to {len(visible) - 1}, or a UUID" if visible else "remove gpu_ids, or pass --cpu",
+                f"choose from 0 to {len(visible) - 1}, or a UUID"
+                if visible
+                else "remove gpu_ids, or pass --cpu",
             )
         chosen.append(name)
     return tuple(chosen)
