@@ -1,7 +1,7 @@
-"""Where the workers' output goes: every byte to the rank's log file, the shown streams to the terminal as well.
+"""Where the workers' output goes: every byte to the rank's log file, shown streams to the terminal as well.
 
-Each stream of each worker has a thread that copies it. A thread that waits for a slow terminal stops reading, so
-that the worker waits too, as it would without xl; the main thread never waits for any of them.
+Each stream of each worker has a thread that copies it. A thread that waits for a slow terminal stops reading,
+so that the worker waits too, as it would without xl; the main thread waits for none of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 @dataclass(frozen=True, slots=True)
 class WorkerFds:
-    """What becomes a worker's stdin, stdout and stderr; the launcher closes its copies once the worker has them."""
+    """What becomes a worker's stdin, stdout and stderr; closed here once the worker has them."""
 
     stdin: int
     stdout: int
@@ -182,7 +182,7 @@ class Output:
         self._threads.append(thread)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Wait until all that the workers wrote has arrived, at most `timeout_s`; call it once no worker is left.
+        """Wait, at most `timeout_s`, until all that the workers wrote has arrived; no worker may be left.
 
         Without a limit a stalled terminal stalls us, as it would stall a script that prints its last line.
         """

@@ -1,4 +1,4 @@
-"""Turns settings, script and machine into a `LaunchPlan`: pure, without a clock, a socket or a random number."""
+"""Turns settings, script and machine into a `LaunchPlan`: pure, with no clock, socket or random number."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class _Draft:
         self.profile, self.target, self.machine, self.scan = profile, target, machine, scan
         self.refusals: list[XlError] = []
         self.warnings: list[str] = []
+        self.kind: ScriptKind
         self.kind, self.kind_why = self._choose_kind()
         self.devices: tuple[str, ...] = ()
         self.narrowed = False

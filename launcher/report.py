@@ -21,9 +21,9 @@ connection that broke, are often written first."""
 _SIGKILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has none
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ")  # torch puts it before each line of a traceback
 _MEANINGS = {
-    "SIGKILL": "killed from outside: out of memory? (see dmesg, or the job's memory limit), or someone's kill -9",
+    "SIGKILL": "killed from outside: out of memory? (see dmesg, or the job's memory limit), or a kill -9",
     "SIGSEGV": "a fault in compiled code: an extension, or torch built for another machine",
-    "SIGBUS": "often shared memory that is too small for DataLoader workers: raise --shm-size, or num_workers=0",
+    "SIGBUS": "often too little shared memory for DataLoader workers: raise --shm-size, or num_workers=0",
     "SIGABRT": "compiled code gave up; its reason is usually in the last lines",
     "SIGILL": "an instruction that this CPU does not have: a package built for another machine",
     "SIGFPE": "an integer division by zero in compiled code",
@@ -38,8 +38,8 @@ class Failure:
     """How one worker failed.
 
     Args:
-        returncode: negative for a signal; where the worker was ended while it was ending by an error of its own,
-            the code that this error would have led to.
+        returncode: negative for a signal; where the worker was ended while it was ending by an error of its
+            own, the code that this error would have led to.
         time: when, in seconds since the epoch.
         error: type and message of what it raised; None if it raised nothing.
         traceback: as Python prints it; empty if there is none.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from queue import Empty
 from types import FrameType
@@ -17,7 +17,7 @@ from .plan import LaunchPlan, WorkerStart
 from .report import Failure, describe_failure, failure_report, first_failure, say, signal_name
 
 INTERRUPT_PATIENCE_S = 1.0
-"""How long workers have to end by Ctrl-C's KeyboardInterrupt; one that waits in a collective never sees it."""
+"""How long workers have to end by Ctrl-C's KeyboardInterrupt, which one in a collective never sees."""
 
 _STOP = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _PASS_ON = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
@@ -102,7 +102,7 @@ class Supervisor:
         if exited.returncode == 0:
             return
         failure = describe_failure(start, exited.returncode, exited.time)
-        # Once we have begun to end the workers, an ending is our doing, unless it tells of an error before that.
+        # Once we have begun to end the workers, an end is our doing, unless it tells of an error before that.
         if self._ending_since is None or (failure.error is not None and failure.time < self._ending_since):
             self._failures.append(failure)
 
@@ -128,7 +128,7 @@ class Supervisor:
         self._wait(self._plan.grace_period_s, patient)
 
     def _wait(self, seconds: float, ranks: set[int]) -> bool:
-        """Wait until none of `ranks` lives or the time is over; returns False if a second signal says: now."""
+        """Wait until none of `ranks` lives or the time is over; False if a second signal says: now."""
         end = time.monotonic() + seconds
         while ranks & self._living.keys():
             try:
@@ -155,7 +155,7 @@ class Supervisor:
         return 128 - returncode if returncode < 0 else returncode or 1
 
     @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def _signals(self) -> Generator[None]:
         """Turn signals into happenings; one that was ignored when xl started (nohup) stays ignored."""
         before = {
             signum: signal.signal(signum, self._note_signal)

@@ -1,6 +1,6 @@
-"""A worker's first lines: takes its settings, prepares the process, and runs the user's program as `__main__`.
+"""A worker's first lines: takes its settings, prepares the process, runs the user's program as `__main__`.
 
-XL_WORKER='{"run_id": …}' python -c '… from xl.runtime.bootstrap import main; main()' … script train.py --epochs 3
+XL_WORKER='{"run_id": …}' python -c '… from xl.runtime.bootstrap import main; main()' … script train.py
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from importlib.util import find_spec
+from typing import Protocol
 
 from ..configs.commands import Program
 from ..configs.env import WORKER_VARIABLE, take_variable
@@ -54,21 +55,28 @@ def run_worker(settings: WorkerSettings, program: Program) -> None:
         raise
 
 
+class ShimSession(Protocol):
+    """What the shim leaves: `finish` for the script's normal end, `close` for the interpreter's end."""
+
+    def finish(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class _Preparation:
     """What was done to this process for the script, so that its end can be made orderly."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
-        self.session: object | None = None
+        self.session: ShimSession | None = None
 
     def install_shim(self) -> None:
         if find_spec("xl.runtime.shim.install") is None:  # pending: built beside this
             return
         from .shim.install import install
 
-        session = install(self.settings)
-        close_at_exit(session.close)
-        self.session = session
+        self.session = install(self.settings)
+        close_at_exit(self.session.close)
 
     def serve_store(self) -> None:
         """Serve the store whose clients all ranks of the script's own process group are."""
@@ -119,8 +127,8 @@ def _report(settings: WorkerSettings, error: BaseException) -> None:
         sys.excepthook(type(error), error, shown)
     code = error.exit_code if isinstance(error, XlError) else 1
     _describe(settings, error, str(error), text, code)
-    # Already shown. The interpreter still does all the rest of an ending by an error: exit handlers, exit code 1,
-    # or death by SIGINT for KeyboardInterrupt.
+    # Already shown. The interpreter still does all the rest of an ending by an error: exit handlers, exit
+    # code 1, or death by SIGINT for KeyboardInterrupt.
     sys.excepthook = _say_nothing
     leave_soon(code)
 

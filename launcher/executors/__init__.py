@@ -6,7 +6,7 @@ import socket
 from importlib import import_module
 
 from ..plan import ExecutorName, LaunchPlan
-from .base import Executor
+from .base import Run
 
 _MODULES: dict[ExecutorName, str] = {"exec": "exec", "zygote": "supervised", "fresh": "supervised"}
 
@@ -17,5 +17,5 @@ def execute(plan: LaunchPlan, listener: socket.socket) -> int:
     Args:
         listener: the socket that rank 0 serves the store on.
     """
-    executor: Executor = import_module(f".{_MODULES[plan.executor]}", __name__)
-    return executor.run(plan, listener)
+    run: Run = import_module(f".{_MODULES[plan.executor]}", __name__).run
+    return run(plan, listener)

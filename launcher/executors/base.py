@@ -12,11 +12,10 @@ from ..output import WorkerFds
 from ..plan import LaunchPlan, WorkerStart
 
 
-class Executor(Protocol):
-    """A module that runs plans."""
+class Run(Protocol):
+    """An executor: the function `run` of a module in this folder."""
 
-    @staticmethod
-    def run(plan: LaunchPlan, listener: socket.socket) -> int:
+    def __call__(self, plan: LaunchPlan, listener: socket.socket) -> int:
         """Run the plan to its end and return the exit code; may not return at all (`exec`)."""
         ...
 
@@ -47,7 +46,7 @@ class Starter(Protocol):
         ...
 
     def signal(self, signum: int, *, group: bool = False) -> None:
-        """Send a signal to all living workers (`group`: to their process groups). Never raises for dead ones."""
+        """Send a signal to all living workers (`group`: to their process groups); ignores dead ones."""
         ...
 
     def sweep(self) -> None:

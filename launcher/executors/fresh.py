@@ -1,4 +1,4 @@
-"""Starts each worker as a plain subprocess: on systems without Linux's fork, subreapers and parent-death signals."""
+"""Starts each worker as a plain subprocess, on systems without subreapers and parent-death signals."""
 
 from __future__ import annotations
 

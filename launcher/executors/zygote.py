@@ -34,8 +34,8 @@ class ZygoteStarter:
     """A `Starter`: keeps the zygote and a thread that listens to it.
 
     Args:
-        plan: its executor says whether workers are forked or started anew; the zygote starts them either way, and
-            sweeps up should the launcher be killed.
+        plan: its executor says whether workers are forked or started anew; the zygote starts them either way,
+            and sweeps up should the launcher be killed.
         listener: the store's socket; kept here for restarts, handed to every attempt's rank 0.
     """
 
