@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from .cgroups import Cgroup, find_cgroups
@@ -48,9 +49,9 @@ class Cpu:
 
     @property
     def usable_cores(self) -> int:
-        """Whole cores' worth of CPU that this process can use: at least 1."""
-        cores = float(len(self.allowed))
-        return max(1, int(cores if self.quota_cores is None else min(cores, self.quota_cores)))
+        """Cores that this process can keep busy at once; a part of a core counts as one."""
+        quota = len(self.allowed) if self.quota_cores is None else ceil(self.quota_cores)
+        return max(1, min(len(self.allowed), quota))
 
 
 def read_cpu(root: Path = ROOT, allowed: frozenset[int] | None = None) -> Cpu:
@@ -74,7 +75,7 @@ def read_cpu(root: Path = ROOT, allowed: frozenset[int] | None = None) -> Cpu:
 
 
 def read_usable_cores(root: Path = ROOT, allowed: frozenset[int] | None = None) -> int:
-    """Whole cores' worth of CPU that this process can use, by affinity and control groups: at least 1."""
+    """Cores that this process can keep busy at once, by affinity and control groups: at least 1."""
     allowed = _affinity(os.cpu_count() or 1) if allowed is None else allowed
     return Cpu("", len(allowed), None, allowed, read_cpu_quota(root), ()).usable_cores
 

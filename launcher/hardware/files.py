@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path("/")
@@ -39,3 +40,14 @@ def parse_cpu_list(text: str) -> frozenset[int]:
         if first.isdigit() and (last.isdigit() if dash else True):
             cpus.update(range(int(first), int(last if dash else first) + 1))
     return frozenset(cpus)
+
+
+def format_cpu_list(cpus: Iterable[int]) -> str:
+    """The kernel's list form: 0, 1, 2, 3 and 8 are `0-3,8`."""
+    ranges: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if ranges and cpu == ranges[-1][1] + 1:
+            ranges[-1][1] = cpu
+        else:
+            ranges.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)

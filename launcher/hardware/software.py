@@ -5,6 +5,7 @@ Importing the packages would take seconds, and even importlib.metadata costs mor
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
@@ -72,10 +73,22 @@ def read_software(search_path: Sequence[str] | None = None) -> Software:
     return Software(
         python=f"{platform.python_version()} ({platform.python_implementation()})",
         executable=sys.executable,
-        platform=platform.platform(),
+        platform=_platform(),
         packages=tuple((name, versions[_key(name)]) for name in PACKAGES if _key(name) in versions),
         torch_cuda=_torch_cuda(folders),
     )
+
+
+def _platform() -> str:
+    """Operating system and C library; platform.platform() would start a process to find out."""
+    if not hasattr(os, "uname"):
+        return platform.platform()
+    kernel = os.uname()
+    try:
+        library = os.confstr("CS_GNU_LIBC_VERSION")
+    except (AttributeError, OSError, ValueError):  # macOS, musl
+        library = None
+    return " ".join(filter(None, (kernel.sysname, kernel.release, kernel.machine, library)))
 
 
 def _installed(folders: Sequence[Path]) -> dict[str, str]:
