@@ -1,4 +1,4 @@
-"""The flags of `xl launch`: one for each setting of the profile, under headings, and what happens to other words."""
+"""The flags of `xl launch`, one for each setting, under headings, and what becomes of other words."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 from click.core import ParameterSource
 
 from ..configs.errors import XlError, raise_all
-from ..configs.keys import Key, all_keys, nearest_key, parse, parse_mapping
-from ..configs.layers import Flags
+from ..configs.keys import OTHER_NAMES, Key, all_keys, nearest_key, parse, parse_mapping
+from ..configs.layers import Flags, printed
 from .refused_flags import refusal
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -80,7 +80,7 @@ _SWITCHES: dict[str, tuple[tuple[str, object], ...]] = {
     "--multi-gpu": (("backend", "ddp"), ("cpu", False)),
     "--use-parallelism-config": (),
 }
-"""Accelerate's words for settings that xl has under another name; the last says what the sizes say already."""
+"""Accelerate's words for settings with another name here; the last says what the sizes say already."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class _Collected:
             self.problems.append(
                 XlError(
                     f"{other} and {place} contradict each other",
-                    f"{other} asks for {key}={self.flags[key]}, {place} for {key}={value}",
+                    f"{other} asks for {key}={printed(self.flags[key])}, {place} for {key}={printed(value)}",
                     "keep one of the two",
                 )
             )
@@ -162,7 +162,9 @@ class _Switch(click.Option):
     heading = ""
 
     def __init__(self, flag: str) -> None:
-        super().__init__([flag], is_flag=True, default=None, hidden=True, expose_value=False, callback=self._store)
+        super().__init__(
+            [flag], is_flag=True, default=None, hidden=True, expose_value=False, callback=self._store
+        )
         self.flag = flag
 
     def _store(self, ctx: click.Context, _param: click.Parameter, value: Any) -> None:
@@ -174,7 +176,7 @@ class _Switch(click.Option):
 def _metavar(key: Key) -> str:
     if key.kind == "choice":
         joined = "|".join(str(choice) for choice in key.choices)
-        return joined if len(joined) <= 24 else "WORD"
+        return joined if len(joined) <= 30 else "WORD"
     if key.path:
         return "PATH"
     return {"whole": "N", "number": "X", "bool": "true|false", "list": "LIST", "mapping": "NAME=VALUE"}.get(
@@ -198,14 +200,16 @@ def setting_parameters() -> Iterator[click.Option]:
     for heading, patterns in GROUPS:
         for pattern in patterns:
             section = pattern.removesuffix("*")
-            names = [name for name in known if name == pattern or (section != pattern and name.startswith(section))]
+            names = [
+                name for name in known if name == pattern or (section != pattern and name.startswith(section))
+            ]
             yield from (_Setting(known[name], heading) for name in names)
     yield _Setting(known["preset"], "Profiles")
     yield from (_Switch(flag) for flag in _SWITCHES)
 
 
 class SettingsCommand(click.Command):
-    """A command with the settings' flags: dashes or underscores, help under headings, and hints for wrong words."""
+    """A command with the settings' flags: dashes or underscores, headings in the help, hints."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -242,8 +246,8 @@ def _dashes(name: str) -> str:
 
 
 def _position(heading: str) -> int:
-    order = ["Options", "Profiles", *(heading for heading, _ in GROUPS)]
-    return order.index(heading)
+    order = ["Options", "Profiles", *(name for name, _ in GROUPS)]
+    return order.index(heading) if heading in order else len(order)
 
 
 def unknown_option(name: str, ctx: click.Context) -> XlError:
@@ -252,13 +256,15 @@ def unknown_option(name: str, ctx: click.Context) -> XlError:
     if why is not None:
         return XlError(f"{name} is not supported", why.why, why.fix)
     flags = [opt for param in ctx.command.params for opt in (*param.opts, *param.secondary_opts)]
-    key = nearest_key(name.lstrip("-").replace("-", "_"))
-    close = difflib.get_close_matches(name, flags, n=1)
+    word = name.lstrip("-").replace("-", "_")
+    close = [] if word in OTHER_NAMES else difflib.get_close_matches(name, flags, n=1)
+    key = nearest_key(word)
     guess = close[0] if close else all_keys()[key].flag if key else None
+    command = " ".join(ctx.command_path.split())
     return XlError(
         f"unknown option {name}",
-        f"{ctx.command_path} has no such option",
-        f"did you mean {guess}?" if guess else f"{ctx.command_path} --help lists the options",
+        f"{command} has no such option",
+        f"did you mean {guess}?" if guess else f"{command} --help lists the options",
     )
 
 
@@ -278,7 +284,9 @@ def setting_options(command: F) -> F:
     for option in reversed(list(setting_parameters())):
         _add(command, option)
     named: Sequence[Callable[[F], F]] = (
-        _option("--config-file", heading="Profiles", metavar="PATH", help="Settings file, xl's or Accelerate's."),
+        _option(
+            "--config-file", heading="Profiles", metavar="PATH", help="Settings file, xl's or Accelerate's."
+        ),
         _option("--profile", heading="Profiles", metavar="NAME", help="Profile or preset to use."),
     )
     for decorate in named:
@@ -296,7 +304,9 @@ def launch_options(command: F) -> F:
     own: Sequence[Callable[[F], F]] = (
         click.argument("script_args", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]..."),
         click.argument("script", metavar="SCRIPT"),
-        click.option("--explain-split", is_flag=True, help="Say for each module call how it is split, and why."),
+        click.option(
+            "--explain-split", is_flag=True, help="Say for each module call how it is split, and why."
+        ),
         click.option("-q", "--quiet", is_flag=True, help="Print nothing but the script's output and errors."),
         click.option("--dry-run", is_flag=True, help="Print what would run, and run nothing."),
         click.option("--no-python", is_flag=True, help="SCRIPT is a program, not a Python file."),

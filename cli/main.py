@@ -1,10 +1,11 @@
-"""The command `xl`: finds the sub-command, and turns every way it can fail into a message and an exit code."""
+"""The command `xl`: finds the sub-command; every way it can fail becomes a message and an exit code."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import sys
+from importlib import import_module
 
 import click
 
@@ -16,7 +17,9 @@ _INTERRUPTED = 130
 
 class _Xl(LazyGroup):
     lazy = {
-        "config": Lazy("config.group", "config", "Answer a few questions and write a profile; show and change profiles."),
+        "config": Lazy(
+            "config.group", "config", "Answer a few questions and write a profile; show and change profiles."
+        ),
         "launch": Lazy("launch", "launch", "Run a training script on one or many processes."),
         "env": Lazy("env", "env", "Show the hardware, the software and what is wrong with them."),
     }
@@ -24,15 +27,18 @@ class _Xl(LazyGroup):
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from xl import __version__
-
-        click.echo(f"xl {__version__}")
+        click.echo(f"xl {import_module('xl').__version__}")
         ctx.exit()
 
 
 @click.group(cls=_Xl, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
 @click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version.",
 )
 def xl() -> None:
     """Train a PyTorch script on one device or on many machines."""
@@ -50,7 +56,11 @@ def main(argv: list[str] | None = None) -> int:
     except click.UsageError as error:
         return _fail(usage_error(error))
     except click.ClickException as error:
-        return _fail(XlError(error.format_message(), "the command cannot go on", "correct it and run again", exit_code=1))
+        return _fail(
+            XlError(
+                error.format_message(), "the command cannot go on", "correct it and run again", exit_code=1
+            )
+        )
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
     except BrokenPipeError:
@@ -67,7 +77,8 @@ def _fail(error: XlError) -> int:
 
 def usage_error(error: click.UsageError) -> XlError:
     """What click found wrong with the command line, as what, why and fix."""
-    command = error.ctx.command_path if error.ctx else "xl"
+    command = " ".join(error.ctx.command_path.split()) if error.ctx else "xl"
+    usage = " ".join(error.ctx.get_usage().split()) if error.ctx else "Usage: xl COMMAND"
     what = error.format_message().rstrip(".")
     possible: list[str] = []
     if isinstance(error, click.NoSuchOption):
@@ -79,4 +90,4 @@ def usage_error(error: click.UsageError) -> XlError:
         if not possible and name.endswith(".py"):
             possible = [f"launch {name}"]
     fix = f"did you mean {possible[0]}?" if possible else f"{command} --help lists what it takes"
-    return XlError(what[:1].lower() + what[1:], f"{command} does not take it like that", fix)
+    return XlError(what[:1].lower() + what[1:], usage.replace("Usage:", "usage is", 1), fix)

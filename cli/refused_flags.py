@@ -13,11 +13,15 @@ class Refusal:
     fix: str
 
 
-_TPU = Refusal("torch has no build for TPUs that xl could start", "leave the flag out to train on GPUs or the CPU")
+_TPU = Refusal(
+    "torch has no build for TPUs that xl could start", "leave the flag out to train on GPUs or the CPU"
+)
 _MEGATRON = Refusal("xl does not drive Megatron-LM", "pass --use-fsdp to shard a large model")
 _FP8 = Refusal("xl does not train in FP8", "leave it out and pass --mixed-precision bf16")
 _AWS = Refusal("xl does not start SageMaker jobs", "run xl launch on the machine that trains")
-_MPI = Refusal("xl starts processes itself, without MPI", "pass --num-processes N, and --hosts A,B for many machines")
+_MPI = Refusal(
+    "xl starts processes itself, without MPI", "pass --num-processes N, and --hosts A,B for many machines"
+)
 
 _BY_PREFIX = (
     ("--tpu", _TPU),

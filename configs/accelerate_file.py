@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Literal
 
 from .errors import XlError
-from .files import Document, Entry
+from .files import Document, Entry, mapping
 from .keys import all_keys, check, parse
 
 Status = Literal["mapped", "default", "warned", "refused"]
@@ -245,10 +245,11 @@ def _section(reading: Reading, key: str, entry: Entry) -> None:
     if entry.value is None:
         reading.ignore(key, entry.line)
         return
-    if not isinstance(entry.value, dict):
+    inner_entries = mapping(entry)
+    if inner_entries is None:
         reading.refuse(key, entry.line, "it is not a mapping of settings")
         return
-    for name, inner in cast("dict[str, Entry]", entry.value).items():
+    for name, inner in inner_entries.items():
         ours = f"{section}.{name.removeprefix(prefix)}"
         value = _none_word(ours, inner.value)
         reading.map(f"{key}.{name}", inner.line, _TOP_LEVEL.get(ours, ours), value)
@@ -275,5 +276,5 @@ def _contradictions(reading: Reading) -> Iterator[Row]:
             "num_processes",
             count.line,
             "warned",
-            f"{count.value} processes with distributed_type NO: Accelerate ran one, xl runs {count.value} by ddp",
+            f"Accelerate ran one process under distributed_type NO, xl runs {count.value} by ddp",
         )

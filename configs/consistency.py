@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 from . import deepspeed_file
 from .errors import XlError
-from .keys import all_keys
 from .layers import OriginKind, Value
 
 Values = dict[str, Value]
@@ -18,12 +18,9 @@ _RANK_LIST = re.compile(r"all|\d+(-\d+)?(,\d+(-\d+)?)*")
 _TEE = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
 _GPU_IDS = re.compile(r"all|[A-Za-z0-9/_-]+(,[A-Za-z0-9/_-]+)*")
 _RDZV_CONF = re.compile(r"[^=,]+=[^,]*(,[^=,]+=[^,]*)*")
-_SECTION_OF_BACKEND = {"fsdp": "fsdp", "deepspeed": "deepspeed"}
 
 
-def settle(
-    values: Values, ranks: Ranks, cwd: Path, environ: Mapping[str, str]
-) -> tuple[list[XlError], list[str]]:
+def settle(values: Values, ranks: Ranks, cwd: Path) -> tuple[list[XlError], list[str]]:
     """Fill in what a DeepSpeed file says and drop a total that a higher source overruled.
 
     Returns:
@@ -53,7 +50,7 @@ def _forms(values: Values) -> Iterator[XlError]:
 
 
 def _totals(values: Values, ranks: Ranks) -> Iterator[XlError]:
-    """The total and the number for each machine are two words for one wish: the higher source's word holds."""
+    """Total and number for each machine are two words for one wish: the higher source's holds."""
     total, each, machines = (
         values[k] for k in ("num_processes", "num_processes_per_machine", "num_machines")
     )
@@ -68,7 +65,7 @@ def _totals(values: Values, ranks: Ranks) -> Iterator[XlError]:
         values["num_processes"] = _overruled(total, each)
     else:
         yield XlError(
-            f"num_processes={total.value} does not fit {each.value} processes on each of {machines.value} machines",
+            f"num_processes={total.value} does not fit {machines.value} machines of {each.value} processes",
             f"{total.origin.place} sets the total, {each.origin.place} sets the number for each machine, "
             f"num_machines comes from {machines.origin.place}",
             f"write num_processes: {product}, or leave one of the two out",
@@ -86,16 +83,15 @@ def _machines(values: Values) -> Iterator[XlError]:
         yield XlError(
             f"machine_rank={rank.value} does not fit {count} machines",
             f"{rank.origin.place} sets the rank, num_machines comes from {machines.origin.place}",
-            f"ranks go from 0 to {count - 1}; write num_machines: {rank.value + 1} if there are more machines",
+            f"ranks go from 0 to {count - 1}; pass --num-machines {rank.value + 1} if there are more",
         )
-    if isinstance(hosts.value, tuple) and hosts.value:
-        named = len(hosts.value)
-        if machines.origin.kind != "default" and named != count:
-            yield XlError(
-                f"num_machines={count} does not fit {named} hosts",
-                f"{machines.origin.place} sets num_machines, {hosts.origin.place} lists the hosts",
-                f"write num_machines: {named}, or leave it out",
-            )
+    named = len(cast("tuple[str, ...]", hosts.value or ()))
+    if named and machines.origin.kind != "default" and named != count:
+        yield XlError(
+            f"num_machines={count} does not fit {named} hosts",
+            f"{machines.origin.place} sets num_machines, {hosts.origin.place} lists the hosts",
+            f"write num_machines: {named}, or leave it out",
+        )
 
 
 def _devices(values: Values, ranks: Ranks) -> Iterator[XlError]:
@@ -143,18 +139,14 @@ def _nvme(values: Values) -> Iterator[XlError]:
 
 
 def _without_effect(values: Values) -> Iterator[str]:
-    """Settings of the command line or of variables that nothing will read: their writer expects something of them."""
+    """Flags and variables that nothing will read, though who typed them expects it."""
     backend = values["backend"]
-    checks: tuple[tuple[str, Callable[[], bool], str], ...] = (
-        *(
-            (s, lambda b=b: backend.value != b, f"backend is {backend.value}")
-            for b, s in _SECTION_OF_BACKEND.items()
-        ),
-        ("dynamo", lambda: values["dynamo.backend"].value == "no", "dynamo.backend is no"),
-    )
-    for section, idle, reason in checks:
-        for name in all_keys():
-            found = values.get(name)
-            typed = found is not None and found.origin.kind in ("flag", "variable")
-            if found and typed and name.startswith(f"{section}.") and name != f"{section}.backend" and idle():
-                yield f"{name} ({found.origin.place}) has no effect: {reason} ({backend.origin.place})"
+    idle = {section: backend for section in ("fsdp", "deepspeed") if backend.value != section}
+    if values["dynamo.backend"].value == "no":
+        idle["dynamo"] = values["dynamo.backend"]
+    for name, found in values.items():
+        reason = idle.get(name.partition(".")[0])
+        if reason and name != "dynamo.backend" and found.origin.kind in ("flag", "variable"):
+            what = "dynamo.backend" if name.startswith("dynamo.") else "backend"
+            place = found.origin.place
+            yield f"{name} ({place}) has no effect: {what} is {reason.value} ({reason.origin.place})"

@@ -1,4 +1,4 @@
-"""Reads DeepSpeed's own JSON file: the numbers it shares with the profile must agree or fill each other in."""
+"""Reads DeepSpeed's own JSON file: what it shares with the profile must agree or fill each other in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import paths
 from .errors import XlError
 from .files import Document, Entry, flatten, read_document
 from .keys import all_keys, check
-from .layers import Origin, Value
+from .layers import Origin, Value, printed
 
 SHARED = {
     "zero_optimization.stage": "deepspeed.zero_stage",
@@ -103,7 +103,7 @@ def apply(values: dict[str, Value], cwd: Path) -> list[XlError]:
 
 
 def _switched_off(document: Document, precision: Value) -> list[XlError]:
-    """A precision that somebody asked for and the file turns off; that the file leaves one out says nothing."""
+    """A precision that somebody asked for and the file turns off; leaving it out says nothing."""
     entry = dict(flatten(document.entries)).get(f"{precision.value}.enabled")
     if entry is None or entry.value is not False:
         return []
@@ -113,7 +113,7 @@ def _switched_off(document: Document, precision: Value) -> list[XlError]:
 
 def _conflict(name: str, ours: Value, theirs: Value) -> XlError:
     return XlError(
-        f"two values for {name}: {ours.value} and {theirs.value}",
-        f"{ours.origin.place} says {ours.value}, {theirs.origin.place} says {theirs.value}",
+        f"two values for {name}: {printed(ours.value)} and {printed(theirs.value)}",
+        f"{ours.origin.place} says {printed(ours.value)}, {theirs.origin.place} says {printed(theirs.value)}",
         f'write the same in both, or "auto" in the DeepSpeed file, or leave out {ours.origin.place}',
     )

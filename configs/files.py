@@ -10,13 +10,16 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from .errors import XlError
 from .migrations import SCHEMA_VERSION
+
+_untyped: Any = yaml
+"""The functions of yaml that its stubs leave without types."""
 
 _MOST_NODES = 10_000
 """A settings file is far smaller; aliases that multiply stop here."""
@@ -47,7 +50,7 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose numbers are JSON's: `010` and `1:30` stay text, where YAML 1.1 reads other numbers from them."""
+    """YAML with JSON's numbers: `010` and `1:30` stay text, where YAML 1.1 reads other numbers."""
 
 
 _NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"}
@@ -55,13 +58,14 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBER_TAGS]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int", re.compile(r"^(?:0|-?[1-9][0-9]*)$"), list("-0123456789")
+_untyped.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^(?:0|-?[1-9][0-9]*)$"), list("-0123456789"), Loader=_Loader
 )
-_Loader.add_implicit_resolver(
+_untyped.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)$"),
     list("-0123456789"),
+    Loader=_Loader,
 )
 
 
@@ -74,12 +78,25 @@ def read_document(path: Path, shown: str, named_by: str) -> Document:
     Raises:
         XlError: the file is missing, unreadable, not UTF-8, not YAML or JSON, or not a mapping.
     """
-    text = read_text(path, shown, named_by)
+    return parse_document(read_text(path, shown, named_by), path, shown)
+
+
+def parse_document(text: str, path: Path, shown: str) -> Document:
+    """The settings of a text that is, or is to become, the content of a file."""
     is_json = path.suffix == ".json"
     if is_json:
         _check_json(text, shown)
         text = text.replace("\t", " ")
     return Document(path, shown, _Tree(shown, is_json).read(text))
+
+
+def compose(text: str) -> Node | None:
+    """The YAML nodes of a text that was read before, with the place of each in it."""
+    loader = _Loader(text)
+    try:
+        return loader.get_single_node()
+    finally:
+        loader.dispose()
 
 
 def read_text(path: Path, shown: str, named_by: str) -> str:
@@ -132,7 +149,7 @@ class _Tree:
         try:
             loader = _Loader(text)
             try:
-                node = cast("Node | None", loader.get_single_node())
+                node = loader.get_single_node()
                 if node is None:
                     return {}
                 if not isinstance(node, MappingNode):
@@ -187,7 +204,7 @@ class _Tree:
             return self._mapping(loader, node)
         if isinstance(node, SequenceNode):
             return [self._value(loader, item) for item in cast("list[Node]", node.value)]
-        value: object = loader.construct_object(node)
+        value: object = cast("Any", loader).construct_object(node)
         if self.is_json and isinstance(value, str):
             # JSON writes characters beyond 16 bits as two escapes, which YAML leaves apart.
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -212,11 +229,18 @@ def _line(node: Node) -> int:
     return node.start_mark.line + 1
 
 
+def mapping(entry: Entry) -> dict[str, Entry] | None:
+    """The entries of a mapping; None for any other value."""
+    value = entry.value
+    return cast("dict[str, Entry]", value) if isinstance(value, dict) else None
+
+
 def flatten(entries: Mapping[str, Entry], prefix: str = "") -> Iterator[tuple[str, Entry]]:
     """Every entry that is not a mapping with keys of its own, by its dotted key."""
     for name, entry in entries.items():
-        if isinstance(entry.value, dict) and entry.value:
-            yield from flatten(cast("dict[str, Entry]", entry.value), f"{prefix}{name}.")
+        inner = mapping(entry)
+        if inner:
+            yield from flatten(inner, f"{prefix}{name}.")
         else:
             yield prefix + name, entry
 
@@ -226,9 +250,11 @@ def plain(value: object) -> object:
     if isinstance(value, Entry):
         return plain(value.value)
     if isinstance(value, dict):
-        return {name: plain(inner) for name, inner in cast("dict[str, object]", value).items()}
+        entries = cast("dict[str, object]", value)
+        return {name: plain(inner) for name, inner in entries.items()}
     if isinstance(value, list):
-        return [plain(item) for item in cast("list[object]", value)]
+        items = cast("list[object]", value)
+        return [plain(item) for item in items]
     return value
 
 
@@ -291,7 +317,19 @@ def profile_text(values: Mapping[str, object], header: str = "", *, as_json: boo
     if as_json:
         return json.dumps(nested, indent=2) + "\n"
     comment = "".join(f"# {line}\n" if line else "#\n" for line in header.splitlines())
-    return comment + yaml.safe_dump(nested, sort_keys=False, allow_unicode=True)
+    return comment + dump_yaml(nested)
+
+
+def dump_yaml(value: object, *, flow: bool = False) -> str:
+    """The value as YAML text; `flow` keeps it on one line."""
+    text: str = _untyped.safe_dump(
+        _writable(value),
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=flow,
+        width=2**30 if flow else 80,
+    )
+    return text
 
 
 def _writable(value: object) -> object:

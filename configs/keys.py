@@ -1,4 +1,4 @@
-"""Every setting as a flat table (`fsdp.version`): its type, its flag, its variable, and how a value is checked."""
+"""Every setting as a flat table (`fsdp.version`): type, flag, variable, and how a value is checked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SYNONYMS: dict[str, dict[str, str]] = {
         "5": "HYBRID_SHARD_ZERO2",
     },
 }
-_OTHER_NAMES = {
+OTHER_NAMES = {
     "nproc_per_node": "num_processes_per_machine",
     "nproc": "num_processes_per_machine",
     "nnodes": "num_machines",
@@ -131,11 +131,8 @@ def _properties(schema: Schema) -> Iterable[tuple[str, Schema]]:
 def _key(name: str, prop: Schema) -> Key:
     options = cast("list[Schema]", prop.get("anyOf", [prop]))
     shape = next(option for option in options if option.get("type") != "null")
-    choices = tuple(
-        cast("list[str | int]", shape["enum"] if "enum" in shape else [shape["const"]])
-        if _closed(shape)
-        else ()
-    )
+    closed = shape.get("enum", [shape["const"]] if "const" in shape else [])
+    choices = tuple(cast("list[str | int]", closed))
     default = prop.get("default")
     return Key(
         name=name,
@@ -150,10 +147,6 @@ def _key(name: str, prop: Schema) -> Key:
     )
 
 
-def _closed(shape: Schema) -> bool:
-    return "enum" in shape or "const" in shape
-
-
 def sections() -> tuple[str, ...]:
     """Names of the keys that hold further keys, `env` included."""
     return (*dict.fromkeys(name.split(".")[0] for name in all_keys() if "." in name), "env")
@@ -163,8 +156,13 @@ def find_key(name: str) -> Key | None:
     """The key of that dotted name; `env.NAME` is a text."""
     head, dot, rest = name.partition(".")
     if head == "env" and dot and rest:
-        return Key(name, "text", None, f"Variable {rest} of the processes.", "--env")
+        return variable_key(rest)
     return all_keys().get(name)
+
+
+def variable_key(variable: str) -> Key:
+    """The key of one variable of the processes."""
+    return Key(f"env.{variable}", "text", None, f"Variable {variable} of the processes.", "--env")
 
 
 def canonical(name: str) -> str:
@@ -183,13 +181,13 @@ def unknown_key(name: str, place: str) -> XlError:
     """The error for a key that nobody knows, with the nearest known one."""
     guess = nearest_key(name)
     fix = f"did you mean {guess}?" if guess else "xl config schema lists every key; remove this one"
-    return XlError(f"unknown setting {name}", f"{place} sets it, and xl has no such setting", fix)
+    return XlError(f"unknown setting {name}", f"{place} names it, and xl has no such setting", fix)
 
 
 def nearest_key(name: str) -> str | None:
     """The known key that `name` most likely stands for."""
-    if name in _OTHER_NAMES:
-        return _OTHER_NAMES[name]
+    if name in OTHER_NAMES:
+        return OTHER_NAMES[name]
     known = all_keys()
     by_flag = {key.flag.removeprefix("--").replace("-", "_"): key.name for key in known.values()}
     spellings = {**by_flag, **{key.replace(".", "_"): key for key in known}, **{key: key for key in known}}
@@ -198,7 +196,7 @@ def nearest_key(name: str) -> str | None:
         close = difflib.get_close_matches(text, spellings, n=1, cutoff=0.7)
         if close:
             return spellings[close[0]]
-    inner = {key.rpartition(".")[2]: key for key in reversed(known)}
+    inner = {key.rpartition(".")[2]: key for key in reversed(list(known))}
     close = difflib.get_close_matches(last, inner, n=1, cutoff=0.7)
     return inner[close[0]] if close else None
 
@@ -249,9 +247,9 @@ def parse_mapping(key: Key, texts: Iterable[str], place: str) -> dict[str, str]:
 def check(key: Key, value: object, place: str) -> object:
     """The value in the profile's own form, or an error that says what it must be.
 
-    These forms stand for others without a doubt and are taken: `no` and `off` where YAML made them False and "no" is
-    a choice; a choice in other letter case; a whole number where text is wanted; a text with commas for a list;
-    a list for `gpu_ids` and `show_ranks`. A number in quotes is an error.
+    These forms stand for others without a doubt and are taken: `no` and `off` where YAML made them False
+    and "no" is a choice; a choice in other letter case; a whole number where text is wanted; a text with
+    commas for a list; a list for `gpu_ids` and `show_ranks`. A number in quotes is an error.
     """
     if value is None:
         return None
@@ -264,28 +262,32 @@ def check(key: Key, value: object, place: str) -> object:
 
 
 def _coerce(key: Key, value: object) -> object:
-    if key.kind == "choice":
-        if value is False and "no" in key.choices:
-            return "no"
-        return _choice(key, value)
-    if key.kind == "text":
-        if isinstance(value, list) and key.name in _LISTS_AS_TEXT:
-            return ",".join(str(item) for item in cast("list[object]", value))
-        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if key.kind == "list":
-        if isinstance(value, str):
+    whole = value if isinstance(value, int) and not isinstance(value, bool) else None
+    items = _items(value)
+    match key.kind:
+        case "choice":
+            return _choice(key, value)
+        case "text" if items is not None and key.name in _LISTS_AS_TEXT:
+            return ",".join(map(str, items))
+        case "text" if whole is not None:
+            return str(whole)
+        case "number" if whole is not None:
+            return float(whole)
+        case "list" if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
-        return tuple(cast("list[object]", value)) if isinstance(value, list) else value
-    return (
-        float(value)
-        if key.kind == "number" and isinstance(value, int) and not isinstance(value, bool)
-        else value
-    )
+        case "list" if items is not None:
+            return tuple(items)
+        case _:
+            return value
+
+
+def _items(value: object) -> list[object] | None:
+    return cast("list[object]", value) if isinstance(value, list) else None
 
 
 def _choice(key: Key, value: object) -> object:
     if isinstance(value, bool):
-        return value
+        return "no" if "no" in key.choices and not value else value
     word = _SYNONYMS.get(key.name, {}).get(str(value).upper(), value)
     if isinstance(word, str):
         return next((c for c in key.choices if isinstance(c, str) and c.lower() == word.lower()), word)

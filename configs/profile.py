@@ -18,7 +18,7 @@ OffloadDevice = Literal["none", "cpu", "nvme"]
 
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=0)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]
 """A list of texts; YAML and JSON have no tuples, so a list becomes one."""
@@ -31,10 +31,11 @@ class Section(BaseModel):
 
 
 class Fsdp(Section):
-    """Options of `backend: fsdp`, which is torch's `fully_shard`; names of the older FSDP are mapped to it."""
+    """Options of `backend: fsdp`, torch's `fully_shard`; names of the older FSDP are mapped to it."""
 
     version: Literal[1, 2] = Field(
-        default=2, description="Whose option names are used, FSDP1's or FSDP2's; fully_shard runs in both cases."
+        default=2,
+        description="Whose option names are used, FSDP1's or FSDP2's; fully_shard runs in both cases.",
     )
     sharding_strategy: (
         Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"] | None
@@ -42,12 +43,15 @@ class Fsdp(Section):
     reshard_after_forward: bool | None = Field(
         default=None, description="Free the gathered parameters between forward and backward; default: yes."
     )
-    offload_params: bool = Field(default=False, description="Keep parameters, gradients and optimizer in CPU memory.")
+    offload_params: bool = Field(
+        default=False, description="Keep parameters, gradients and optimizer in CPU memory."
+    )
     min_num_params: Whole | None = Field(
         default=None, description="Parameters from which SIZE_BASED_WRAP shards a module on its own."
     )
     auto_wrap_policy: Literal["TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"] | None = Field(
-        default=None, description="How modules are grouped for sharding; default: by the model's own block classes."
+        default=None,
+        description="How modules are grouped for sharding; default: by the model's own block classes.",
     )
     transformer_layer_cls_to_wrap: Names = Field(
         default=(), description="Class names, with commas, that TRANSFORMER_BASED_WRAP shards."
@@ -67,7 +71,9 @@ class Fsdp(Section):
     activation_checkpointing: bool = Field(
         default=False, description="Recompute activations in backward instead of keeping them."
     )
-    activation_checkpointing_offload: bool = Field(default=False, description="Keep activations in CPU memory.")
+    activation_checkpointing_offload: bool = Field(
+        default=False, description="Keep activations in CPU memory."
+    )
     ignored_modules: str | None = Field(
         default=None, description="Regular expression on full module names that are not sharded."
     )
@@ -78,7 +84,7 @@ def _plain(name: str) -> dict[str, JsonValue]:
 
 
 class DeepSpeed(Section):
-    """Options of `backend: deepspeed`; the same values in DeepSpeed's own JSON file must not contradict them."""
+    """Options of `backend: deepspeed`; DeepSpeed's own JSON file must not contradict them."""
 
     config_file: str | None = Field(
         default=None, description="DeepSpeed's own JSON file.", json_schema_extra={"path": True}
@@ -108,7 +114,7 @@ class DeepSpeed(Section):
         description="Folder for parameters under nvme.",
         json_schema_extra={"flag": "offload-param-nvme-path", "path": True},
     )
-    gradient_clipping: Annotated[float, Field(ge=0)] | None = Field(
+    gradient_clipping: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         default=None,
         description="Largest norm of the gradients; default: not clipped.",
         json_schema_extra=_plain("gradient-clipping"),
@@ -126,8 +132,12 @@ class DeepSpeed(Section):
     hostfile: str | None = Field(
         default=None, description="DeepSpeed's list of machines.", json_schema_extra={"path": True}
     )
-    exclusion_filter: str | None = Field(default=None, description="Machines and devices of the hostfile left out.")
-    inclusion_filter: str | None = Field(default=None, description="Machines and devices of the hostfile used.")
+    exclusion_filter: str | None = Field(
+        default=None, description="Machines and devices of the hostfile left out."
+    )
+    inclusion_filter: str | None = Field(
+        default=None, description="Machines and devices of the hostfile used."
+    )
     multinode_launcher: Literal["pdsh", "standard", "openmpi", "mvapich", "mpich", "slurm", "nossh"] = Field(
         default="standard", description="How DeepSpeed would start other machines; standard: xl does."
     )
@@ -161,10 +171,16 @@ class Parallelism(Section):
         default=1, description="Copies of the model.", json_schema_extra=_mesh("dp-replicate-size")
     )
     dp_shard_size: Count = Field(
-        default=1, description="Ranks that one copy is sharded over.", json_schema_extra=_mesh("dp-shard-size")
+        default=1,
+        description="Ranks that one copy is sharded over.",
+        json_schema_extra=_mesh("dp-shard-size"),
     )
-    tp_size: Count = Field(default=1, description="Ranks of tensor parallelism.", json_schema_extra=_mesh("tp-size"))
-    cp_size: Count = Field(default=1, description="Ranks of context parallelism.", json_schema_extra=_mesh("cp-size"))
+    tp_size: Count = Field(
+        default=1, description="Ranks of tensor parallelism.", json_schema_extra=_mesh("tp-size")
+    )
+    cp_size: Count = Field(
+        default=1, description="Ranks of context parallelism.", json_schema_extra=_mesh("cp-size")
+    )
     cp_backend: Literal["torch"] = Field(
         default="torch", description="Who does context parallelism.", json_schema_extra=_mesh("cp-backend")
     )
@@ -177,13 +193,17 @@ class Parallelism(Section):
         default=1, description="Ranks of sequence parallelism.", json_schema_extra=_mesh("sp-size")
     )
     sp_backend: Literal["deepspeed"] = Field(
-        default="deepspeed", description="Who does sequence parallelism.", json_schema_extra=_mesh("sp-backend")
+        default="deepspeed",
+        description="Who does sequence parallelism.",
+        json_schema_extra=_mesh("sp-backend"),
     )
     sp_seq_length: Count | None = Field(
         default=None, description="Sequence length in tokens.", json_schema_extra=_mesh("sp-seq-length")
     )
     sp_seq_length_is_variable: bool = Field(
-        default=True, description="Batches differ in length.", json_schema_extra=_mesh("sp-seq-length-is-variable")
+        default=True,
+        description="Batches differ in length.",
+        json_schema_extra=_mesh("sp-seq-length-is-variable"),
     )
     sp_attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = Field(
         default="sdpa", description="Attention kernel.", json_schema_extra=_mesh("sp-attn-implementation")
@@ -196,30 +216,47 @@ class Profile(Section):
     schema_version: int = Field(default=SCHEMA_VERSION, description="Version of the file's keys.")
     preset: str | None = Field(default=None, description="Preset that every other source overrides.")
 
-    num_processes: Count | None = Field(default=None, description="Processes of the whole job, on all machines.")
+    num_processes: Count | None = Field(
+        default=None, description="Processes of the whole job, on all machines."
+    )
     num_processes_per_machine: Count | None = Field(
         default=None, description="Processes on each machine; default: visible GPUs, else 1."
     )
     num_machines: Count = Field(default=1, description="Machines of the job.")
     machine_rank: Whole | None = Field(default=None, description="Position of this machine, from 0.")
     main_process_ip: str | None = Field(default=None, description="Address of machine 0.")
-    main_process_port: Port | None = Field(default=None, description="Port on machine 0; 0 or unset: a free one.")
-    rdzv_backend: Literal["static", "c10d"] = Field(default="static", description="How machines find each other.")
-    rdzv_conf: str | None = Field(default=None, description="Options of the rendezvous, as key=value,key=value.")
+    main_process_port: Port | None = Field(
+        default=None, description="Port on machine 0; 0 or unset: a free one."
+    )
+    rdzv_backend: Literal["static", "c10d"] = Field(
+        default="static", description="How machines find each other."
+    )
+    rdzv_conf: str | None = Field(
+        default=None, description="Options of the rendezvous, as key=value,key=value."
+    )
     same_network: bool = Field(default=True, description="All machines reach each other directly.")
-    hosts: Names = Field(default=(), description="Machines, with commas, to start over ssh; the first is machine 0.")
+    hosts: Names = Field(
+        default=(), description="Machines, with commas, to start over ssh; the first is machine 0."
+    )
     ssh_options: Names = Field(default=(), description="Values, with commas, given to ssh as -o VALUE.")
     role: str = Field(default="default", description="Name of the workers in torch's elastic agent.")
 
     cpu: bool = Field(default=False, description="Train on the CPU even where a GPU is visible.")
-    gpu_ids: str | None = Field(default=None, description="GPUs to use: numbers or UUIDs with commas, or all.")
-    num_cpu_threads_per_process: Count | None = Field(
-        default=None, description="CPU threads of a process; default: usable cores / processes of the machine."
+    gpu_ids: str | None = Field(
+        default=None, description="GPUs to use: numbers or UUIDs with commas, or all."
     )
-    enable_cpu_affinity: bool = Field(default=False, description="Bind each process to the cores nearest its GPU.")
+    num_cpu_threads_per_process: Count | None = Field(
+        default=None,
+        description="CPU threads of a process; default: usable cores / processes of the machine.",
+    )
+    enable_cpu_affinity: bool = Field(
+        default=False, description="Bind each process to the cores nearest its GPU."
+    )
 
     backend: Backend = Field(default="ddp", description="How several processes train one model.")
-    mixed_precision: Precision = Field(default="no", description="Type of the inner computation; no: float32.")
+    mixed_precision: Precision = Field(
+        default="no", description="Type of the inner computation; no: float32."
+    )
     gradient_accumulation_steps: Count = Field(default=1, description="Batches for each optimizer step.")
     gradient_accumulation_divide_by: Literal["window", "num_steps"] = Field(
         default="window",
@@ -235,7 +272,8 @@ class Profile(Section):
         default=False, description="Random numbers inside the model as in one process, at some cost in speed."
     )
     distributed_by: Literal["auto", "script", "xl"] = Field(
-        default="auto", description="Who distributes the training: the script itself or xl; auto: read the script."
+        default="auto",
+        description="Who distributes the training: the script itself or xl; auto: read the script.",
     )
     data: Literal["replicated", "sharded", "exchanged"] = Field(
         default="replicated", description="How the data of a plain script is spread over the processes."
@@ -247,14 +285,19 @@ class Profile(Section):
 
     max_restarts: Whole = Field(default=0, description="Restarts of the job after a failure.")
     monitor_interval: Seconds = Field(default=0.1, description="Seconds between looks at the processes.")
-    grace_period_s: Seconds = Field(default=10.0, description="Seconds from asking a process to end to killing it.")
+    grace_period_s: Seconds = Field(
+        default=10.0, description="Seconds from asking a process to end to killing it."
+    )
     log_dir: str | None = Field(
         default=None,
         description="Folder of the log files, one for each rank.",
         json_schema_extra={"path": True},
     )
     tee: str | None = Field(
-        default=None, description="Log streams also shown: 0 none, 1 out, 2 err, 3 both, or local_rank:stream,..."
+        default=None,
+        description="Log streams also shown: 0 none, 1 out, 2 err, 3 both, or local_rank:stream,...",
     )
-    show_ranks: str = Field(default="0", description="Global ranks shown on the terminal, as 0,2,4-7, or all.")
+    show_ranks: str = Field(
+        default="0", description="Global ranks shown on the terminal, as 0,2,4-7, or all."
+    )
     env: dict[str, str] = Field(default_factory=dict, description="Variables of the processes, NAME=VALUE.")

@@ -25,8 +25,8 @@ class ProjectFile:
 def find_project_file(cwd: Path) -> ProjectFile | None:
     """The nearest `xl.yaml` from the working directory up to the repository's root.
 
-    Outside a repository only the working directory is looked at, so that a file which somebody left in `/tmp` or
-    in a home folder does not reach into every folder below it.
+    Outside a repository only the working directory is looked at, so that a file which somebody left in
+    `/tmp` or in a home folder does not reach into every folder below it.
     """
     cwd = cwd.resolve()
     root = next((folder for folder in (cwd, *cwd.parents) if (folder / ".git").exists()), cwd)
@@ -44,7 +44,7 @@ def _refusal(path: Path) -> str | None:
         return None
     status = path.stat()
     if status.st_uid not in (os.geteuid(), 0):
-        return f"{path} is ignored: it belongs to another user (id {status.st_uid}); take it over with chown to use it"
+        return f"{path} is ignored: it belongs to user {status.st_uid}; chown it to yourself to use it"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"{path} is ignored: others may write to it; chmod go-w {path} to use it"
     return None

@@ -1,7 +1,7 @@
-"""The one resolver: every source of settings in one order, each value with its origin and what it won against.
+"""The one resolver: every source of settings in one order, each value with its origin and its losers.
 
-The order, highest first: flag, `XL_*` variable, profile or file named on the command line, project file `xl.yaml`,
-the user's active profile, preset, default. Sections merge key by key.
+The order, highest first: flag, `XL_*` variable, profile or file named on the command line, project file
+`xl.yaml`, the user's active profile, preset, default. Sections merge key by key.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import get_args
 from . import consistency, paths
 from .env import variables_layer
 from .errors import XlError, raise_all
+from .files import Document
 from .keys import all_keys, nest
-from .layers import Layer, Origin, OriginKind, Value
+from .layers import Layer, Origin, OriginKind, Value, printed
 from .profile import Profile
 from .project import find_project_file
 from .sources import Sources
@@ -72,7 +73,7 @@ def resolve(
     raise_all(sources.problems)
     values = merge(layers)
     _warn_of_overruled_preset(layers, values, sources.warnings)
-    problems, warnings = consistency.settle(values, _RANKS, cwd, environ)
+    problems, warnings = consistency.settle(values, _RANKS, cwd)
     raise_all(problems)
     return Resolved(
         profile=Profile.model_validate(nest(_wanted(values))),
@@ -80,6 +81,19 @@ def resolve(
         label=" + ".join(_labels(layers)) or "none",
         warnings=(*sources.warnings, *warnings),
     )
+
+
+def check_document(
+    document: Document, environ: Mapping[str, str], cwd: Path
+) -> tuple[list[XlError], list[str]]:
+    """What is wrong with a settings file on its own, and what should be known about it."""
+    sources = Sources(environ, cwd)
+    layer = sources.document(document, "file", document.shown)
+    layers = [layer, *_preset(sources, [layer])]
+    if sources.problems:
+        return sources.problems, sources.warnings
+    problems, warnings = consistency.settle(merge(layers), _RANKS, cwd)
+    return problems, [*sources.warnings, *warnings]
 
 
 def _named(sources: Sources, profile: str | None, config_file: str | None) -> Iterable[Layer]:
@@ -152,7 +166,7 @@ def _preset(sources: Sources, layers: Sequence[Layer]) -> Iterable[Layer]:
 
 
 def merge(layers: Sequence[Layer]) -> dict[str, Value]:
-    """Every setting with its winner; layers come highest first. A None asks for the default and wins like any value."""
+    """Every setting with its winner; layers come highest first. A None asks for the default."""
     merged = {name: Value(key.default, _DEFAULT) for name, key in all_keys().items() if key.kind != "mapping"}
     for layer in reversed(layers):
         if "env" in layer.values:
@@ -169,7 +183,7 @@ def merge(layers: Sequence[Layer]) -> dict[str, Value]:
 
 
 def _wanted(values: Mapping[str, Value]) -> dict[str, object]:
-    """What the profile is built from; a None is the profile's own default or a variable that was taken back."""
+    """What the profile is built from; a None is its own default, or a variable taken back."""
     return {name: found.value for name, found in values.items() if found.value is not None}
 
 
@@ -180,7 +194,7 @@ def _labels(layers: Iterable[Layer]) -> list[str]:
 def _warn_of_overruled_preset(
     layers: Sequence[Layer], values: Mapping[str, Value], warnings: list[str]
 ) -> None:
-    """A preset ranks below every file, which surprises who names one on the command line: say what it lost."""
+    """A preset ranks below every file, which surprises who names one on the command line."""
     preset = next((layer for layer in layers if layer.kind == "preset"), None)
     named = values["preset"]
     if preset is None:
@@ -189,6 +203,7 @@ def _warn_of_overruled_preset(
         winner = values[name]
         if winner.value != asked.value and _RANKS[winner.origin.kind] > _RANKS[named.origin.kind]:
             warnings.append(
-                f"{preset.label} ({named.origin.place}) asks for {name}={asked.value}, but {winner.origin.place} says "
-                f"{winner.value} and ranks higher; --profile {named.value} ranks above both"
+                f"{preset.label} ({named.origin.place}) asks for {name}={printed(asked.value)}, but "
+                f"{winner.origin.place} says {printed(winner.value)} and ranks higher; "
+                f"--profile {named.value} ranks above both"
             )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
+from typing import cast
 
 from . import accelerate_file, deepspeed_file, paths, trust
 from .errors import XlError
 from .files import Document, Entry, flatten, read_document
-from .keys import Key, all_keys, canonical, check, find_key, nearest_key, sections, unknown_key
+from .keys import all_keys, canonical, check, find_key, nearest_key, sections, unknown_key, variable_key
 from .layers import Flags, Layer, Origin, OriginKind, Value
 from .migrations import SCHEMA_VERSION, migrate
 from .project import ProjectFile
@@ -69,13 +71,10 @@ class Sources:
             self.warnings.append(found.refusal)
             return None
         layer = self.file(found.path, "project", "the project")
-        if layer and any(trust.needs_trust(key) for key in layer.values):
-            if not trust.is_trusted(found.path, self.environ):
-                self.problems += [
-                    trust.untrusted(key, value.origin.place, found.path)
-                    for key, value in layer.values.items()
-                    if trust.needs_trust(key)
-                ]
+        doubtful = [key for key in layer.values if trust.needs_trust(key)] if layer else []
+        if layer and doubtful and not trust.is_trusted(found.path, self.environ):
+            places = (layer.values[key].origin.place for key in doubtful)
+            self.problems += map(trust.untrusted, doubtful, places, repeat(found.path))
         return layer
 
     def _own(self, layer: Layer, document: Document) -> None:
@@ -92,9 +91,7 @@ class Sources:
             if version > SCHEMA_VERSION and not _known(migrated.name):
                 guess = nearest_key(migrated.name)
                 hint = f"; did you mean {guess}?" if guess else ""
-                self.warnings.append(
-                    f"{place}: {written} is not known to this version of xl and is ignored{hint}"
-                )
+                self.warnings.append(f"{place}: this xl does not know {written} and ignores it{hint}")
                 continue
             self._add(layer, migrated.name, entry.value, place)
 
@@ -149,7 +146,7 @@ class Sources:
         return {name: check(key, value, place)}
 
     def _located(self, name: str, value: Value, document: Document) -> Value:
-        """A project file's own paths count from its folder, as the launch may start in any folder below it."""
+        """Paths in a project file count from its folder: a launch may start in any folder below."""
         key = find_key(name)
         text = value.value
         if not (key and key.path and isinstance(text, str)):
@@ -166,23 +163,10 @@ def _known(name: str) -> bool:
 
 
 def _section(name: str, value: object, place: str) -> dict[str, object]:
-    if isinstance(value, Mapping) and name == "env":
-        inner = {f"env.{variable}": text for variable, text in value.items()}
-        return {key: check(_text_key(key), text, place) for key, text in inner.items()}
-    if isinstance(value, Mapping) and not value:
-        return {}
+    if isinstance(value, dict):
+        texts = cast("dict[str, object]", value) if name == "env" else {}
+        return {f"env.{key}": check(variable_key(key), text, place) for key, text in texts.items()}
     if value is None:
-        inner = [key for key in all_keys() if key.startswith(f"{name}.")]
-        return dict.fromkeys(inner) if inner else {name: None}
-    raise XlError(
-        f"{name}: {value} is not a section",
-        f"{place} sets it",
-        f"write {name}: with its settings indented below",
-    )
-
-
-def _text_key(name: str) -> Key:
-    key = find_key(name)
-    if key is None:
-        raise AssertionError(name)
-    return key
+        return {key: None for key in all_keys() if key.startswith(f"{name}.")} or {name: None}
+    fix = f"write the settings of {name} below it, indented"
+    raise XlError(f"{name}: {value} is not a section", f"{place} sets it", fix)
