@@ -54,8 +54,9 @@ def subclasses(base: type) -> list[type]:
 def patchable() -> list[object]:
     """Everything whose attributes a shim or a test may replace."""
     owners: list[object] = [
-        builtins, io, os, random, sys, np.random, multiprocessing.process, multiprocessing.process.BaseProcess,
-        torch, torch.autograd, torch.distributed, torch.nn, torch.nn.functional, torch.nn.utils, torch.random,
+        builtins, io, os, random, sys, np.random, multiprocessing.process,
+        multiprocessing.process.BaseProcess, torch, torch.autograd, torch.distributed, torch.nn,
+        torch.nn.functional, torch.nn.utils, torch.random,
         torch.nn.utils.clip_grad, torch.optim.lr_scheduler, torch.serialization, torch.cuda, torch.Tensor,
         torch.nn.Module, torch.nn.modules.batchnorm, torch.nn.modules.loss, torch.utils.data, Communicator,
         torch.utils.data.DataLoader, torch.amp.GradScaler, torch.amp.grad_scaler,

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class GradientSide:
-    """Averages gradients, scales fp16 losses and accumulates, for the module calls that the other half splits.
+    """Averages gradients, scales fp16 losses and accumulates, for the calls that the other half splits.
 
     Usage: `install()` once before the script; then for each root call (after `session.activate`)::
 
@@ -27,18 +27,18 @@ class GradientSide:
         self._session = session
 
     def install(self) -> None:
-        """Patch backward, grad, optimizers, schedulers, clipping and GradScaler; `session.unpatch` undoes it."""
+        """Patch backward, grad, optimizers, schedulers, clipping, GradScaler; `session.unpatch` undoes it."""
         raise NotImplementedError
 
     def track(self, module: nn.Module) -> None:
         """Make parameters and buffers equal on all ranks and average gradients from now on.
 
-        Collective. Cheap when nothing was registered anywhere since the last call, so call it at every root call.
+        Collective. Cheap when nothing was registered anywhere since the last call: call it at every root call.
         """
         raise NotImplementedError
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The context of the root's forward: the launcher's precision, or nothing if the script has its own."""
+        """The context of the root's forward: the launcher's precision; nothing if the script has its own."""
         raise NotImplementedError
 
     def finish_output(self, output: T) -> T:

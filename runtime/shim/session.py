@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class LoaderPosition(Protocol):
-    """Where the script is in one pass over a data loader; counts rows of whole batches, not of this rank's share.
+    """Where the script is in one pass over a data loader; rows are those of whole batches.
 
-    Accumulation reads it: rows weigh a batch, and the last batch closes a window early. An iterator that was left
-    by `break` may stay in the list; what does not advance is ignored.
+    Accumulation reads it: rows weigh a batch, and the last batch closes a window early. An iterator that was
+    left by `break` may stay in the list; what does not advance is ignored.
     """
 
     @property
@@ -52,8 +52,8 @@ class LoaderPosition(Protocol):
 class Session:
     """What the patched functions of one process share; made by `install`, handed to every patch.
 
-    Life: installed -> (first module call or loader iteration) active -> closed; or, before it is active, aside:
-    the script turned out to distribute itself and every patch passes through from then on.
+    Life: installed -> (first module call or loader iteration) active -> closed; or, before it is active,
+    aside: the script turned out to distribute itself and every patch passes through from then on.
 
     Args:
         settings: what the launcher said.
@@ -138,5 +138,5 @@ class Session:
 
 
 def shares(total: int, ranks: int) -> Sequence[int]:
-    """Rows of each rank when `total` rows are split over `ranks`: equal to within one, larger shares first."""
+    """Rows of each rank when `total` rows are split over `ranks`: equal to within one, larger first."""
     return [total // ranks + (rank < total % ranks) for rank in range(ranks)]
