@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
 import os
 import sys
-from collections.abc import Callable, MutableMapping, Sequence
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed
 from torch import nn
 
 from ...configs.errors import XlError
+from ...configs.torchrun import torchrun_variables
+from ..imports import when_imported
+from ..rendezvous import connect_store
 
 if TYPE_CHECKING:
-    from ...configs.worker import WorkerSettings
     from .session import Session
 
 Function = Callable[..., object]
@@ -38,24 +38,6 @@ _LIBRARIES: dict[str, tuple[str, ...]] = {
 libraries import these for their tools."""
 
 
-def torchrun_variables(settings: WorkerSettings) -> dict[str, str]:
-    """Return the variables by which a script that distributes itself finds the others."""
-    return {
-        "RANK": str(settings.rank),
-        "LOCAL_RANK": str(settings.local_rank),
-        "WORLD_SIZE": str(settings.world_size),
-        "LOCAL_WORLD_SIZE": str(settings.local_world_size),
-        "GROUP_RANK": str(settings.node_rank),
-        "MASTER_ADDR": settings.master_addr,
-        "MASTER_PORT": str(settings.master_port),
-        "TORCHELASTIC_RUN_ID": settings.run_id,
-        "TORCHELASTIC_RESTART_COUNT": str(settings.attempt),
-        "TORCHELASTIC_MAX_RESTARTS": str(settings.max_restarts),
-        # Rank 0's store of the launcher already listens on that port.
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }
-
-
 class StepAside:
     """Watches for what starts distribution: torch.distributed itself, DDP, and the libraries above.
 
@@ -68,24 +50,22 @@ class StepAside:
         self._session, self._show = session, show
 
     def install(self) -> None:
-        """Patch the entry points that exist, and those of libraries when they are imported."""
+        """Patch the entry points that exist, and those of libraries once they are imported."""
         self._watch(torch.distributed, "init_process_group", "torch.distributed.init_process_group() was called")
         self._watch(nn.parallel.DistributedDataParallel, "__init__", "DistributedDataParallel was built")
-        finder = _Finder(self._watch_library)
         for name in _LIBRARIES:
-            module = sys.modules.get(name)
-            if module is not None:
-                self._watch_library(module)
-        self._session.patch(sys, "meta_path", [finder, *sys.meta_path])
+            when_imported(name, partial(self._watch_library, name))
 
-    def _watch_library(self, module: ModuleType) -> None:
-        for path in _LIBRARIES[module.__name__]:
-            owner: object = module
+    def _watch_library(self, module_name: str) -> None:
+        if self._session.closed:
+            return  # imported after the session's end (tests run many in one process)
+        for path in _LIBRARIES[module_name]:
+            owner: object = sys.modules[module_name]
             *parents, name = path.split(".")
             for parent in parents:
                 owner = getattr(owner, parent, None)
             if owner is not None and hasattr(owner, name):
-                what = f"{module.__name__.split('.')[0]}.{parents[0] if parents else name}"
+                what = f"{module_name.split('.')[0]}.{parents[0] if parents else name}"
                 self._watch(owner, name, f"{what}() was called")
 
     def _watch(self, owner: object, name: str, why: str) -> None:
@@ -101,36 +81,6 @@ class StepAside:
             return inner(*args, **kwargs)
 
         self._session.patch(owner, name, begin)
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Calls back after one of the libraries was imported."""
-
-    def __init__(self, after: Callable[[ModuleType], None]) -> None:
-        self._after = after
-        self._searching = False
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in _LIBRARIES or self._searching:
-            return None
-        self._searching = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._searching = False
-        if spec is None or spec.loader is None:
-            return None
-        loader, after = cast("Any", spec.loader), self._after
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            after(module)
-
-        loader.exec_module = exec_module
-        return spec
 
 
 def refuse_training_children(session: Session) -> None:
@@ -164,6 +114,9 @@ def _trains(module: nn.Module) -> bool:
     )
 
 
-def show_job(settings: WorkerSettings, environment: MutableMapping[str, str]) -> None:
-    """Set the variables of `torchrun_variables` that a plain script does not see."""
-    environment.update(torchrun_variables(settings))
+def show_job(session: Session) -> None:
+    """Give the script what torchrun would have given it: its place in the job, and the store at that address."""
+    settings = session.settings
+    if settings.rank == 0:
+        session.kept_store = connect_store(settings)
+    os.environ.update(torchrun_variables(settings))  # noqa: TID251 (the script reads them from here)

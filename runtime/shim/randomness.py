@@ -30,15 +30,6 @@ _EXACT = {
 """Operators that take as many numbers from the stream as their output has elements, whatever the values."""
 
 
-def seed_everything(seed: int) -> None:
-    """Start the streams of torch, Python and numpy at `seed`."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    numpy = _numpy()
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
-
-
 @contextmanager
 def preserved_streams(device: torch.device) -> Iterator[None]:
     """Put back the streams of torch (CPU and `device`), Python and numpy at the end."""
