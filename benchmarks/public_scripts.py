@@ -203,7 +203,7 @@ def main() -> int:
         if options.show and one.code:
             print(one.err[-1500:])
         for n in options.processes:
-            launcher = [xl, "launch", "--cpu", "--num-processes", str(n)]
+            launcher = [xl, "launch", "--cpu", "--seed", "0", "--num-processes", str(n)]
             many = run(script, options.sources, launcher, environ, options.timeout_s)
             gap = difference(one.numbers, many.numbers)
             row = f"{name:14s} {n:2d} {many.code:5d} {len(many.numbers):8d} {gap:20.2e}"
