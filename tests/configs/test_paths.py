@@ -62,7 +62,7 @@ def test_the_users_profile_hides_a_preset(tmp_path: Path) -> None:
 
 def test_an_unreadable_pointer(tmp_path: Path) -> None:
     (tmp_path / "active").mkdir()
-    with pytest.raises(XlError, match="xl config use --none"):
+    with pytest.raises(XlError, match="XL_CONFIG_HOME"):
         paths.active_profile({"XL_CONFIG_HOME": str(tmp_path)})
 
 

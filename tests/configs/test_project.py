@@ -110,3 +110,12 @@ def test_a_copy_elsewhere_is_not_trusted(tmp_path: Path) -> None:
 def test_files_named_on_the_command_line_need_no_trust(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("hosts: [a]\n")
     assert resolve({}, {}, tmp_path, config_file="mine.yaml").profile.hosts == ("a",)
+
+
+def test_names_with_line_breaks_and_broken_records(tmp_path: Path) -> None:
+    environ = {"XL_CONFIG_HOME": str(tmp_path / "home")}
+    path = write(tmp_path / "new\nline", "hosts: [a]\n")
+    trust(path, environ)
+    assert is_trusted(path, environ)
+    (tmp_path / "home/trusted").write_text("junk\n")
+    assert not is_trusted(path, environ)
