@@ -271,8 +271,8 @@ OPTIMIZER_NAMES: Mapping[Optimizer, str] = {
 
 
 def gib(size: int) -> str:
-    """Bytes as GiB with one digit, which sums shown to people use throughout."""
-    return f"{size / (1 << 30):,.1f} GiB"
+    """Bytes as GiB with one digit, or MiB below one GiB."""
+    return f"{size / (1 << 30):,.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
 
 
 def short_count(count: int) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +22,7 @@ from .wizard_answers import Answers, header, not_yet, settings
 from .wizard_flow import fill, interview
 from .wizard_machine import Offer, make_offer
 from .wizard_questions import QUESTIONS
+from .wizard_screen import say
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -111,7 +110,7 @@ def _without_asking(
             "pass --overwrite to replace it, or another --name",
         )
     for line in lines:
-        _say(line)
+        say(line)
     _save(filled.answers, environ)
     return 0
 
@@ -121,13 +120,13 @@ def _asking(given: Mapping[str, str], environ: Mapping[str, str], overwrite: boo
 
     offer, lines = _look(environ)
     for line in (*lines, "Enter takes what is shown, Esc leaves without writing anything.", ""):
-        _say(line)
-    answers = interview(offer, given, ask, _say)
+        say(line)
+    answers = interview(offer, given, ask, say)
     naming = [question for question in QUESTIONS if question.field == "name"]
     while not overwrite and paths.profile_path(environ, answers.name).exists():
         if confirm(f"The profile {answers.name} is there already. Replace it?", default=False):
             break
-        named = interview(offer, {}, ask, _say, naming)
+        named = interview(offer, {}, ask, say, naming)
         answers = replace(answers, name=named.name)
     click.echo("\n" + profile_text(settings(answers), header(answers)))
     if not confirm("Save it and make it the active profile?", default=True):
@@ -143,10 +142,10 @@ def _save(answers: Answers, environ: Mapping[str, str]) -> None:
     write_atomic(paths.writable_home(environ) / "active", f"{answers.name}\n")
     click.echo(f"Saved and active: {path}")
     for line in _above(environ):
-        _say(line)
+        say(line)
     later = not_yet(answers)
     if later:
-        _say(f"Note: this version of xl does not launch {' and '.join(later)} yet; xl launch says so.")
+        say(f"Note: this version of xl does not launch {' and '.join(later)} yet; xl launch says so.")
     click.echo("Next: xl launch train.py")
 
 
@@ -161,13 +160,3 @@ def _above(environ: Mapping[str, str]) -> list[str]:
     if project and not project.refusal:
         lines.append(f"Note: {project.path} ranks above the active profile in this folder.")
     return lines
-
-
-def _say(line: str) -> None:
-    """Show a line, wrapped at words to the terminal and further lines indented like the first."""
-    width = max(20, min(shutil.get_terminal_size().columns, 100) - 1)
-    indent = " " * (len(line) - len(line.lstrip()))
-    wrapped = [line]
-    if len(line) > width:  # shorter ones stay as they are: tables align by several spaces
-        wrapped = textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)
-    click.echo("\n".join(wrapped))

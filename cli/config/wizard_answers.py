@@ -128,11 +128,9 @@ def settings(answers: Answers) -> dict[str, object]:
 
 def header(answers: Answers) -> str:
     """What the file's first lines say."""
-    model = f"{short_count(answers.model_parameters)} parameters"
-    if answers.model_parameters == SMALL_PARAMETERS:
-        model = f"at most {model}"
-    made_for = f"a model of {model}, trained with {OPTIMIZER_NAMES[answers.optimizer]}"
-    return f"Made by xl config for {made_for}.\n{total_line(answers)}."
+    bound = "at most " if answers.model_parameters == SMALL_PARAMETERS else ""
+    model = f"{bound}{short_count(answers.model_parameters)} parameters"
+    return f"Made by xl config for {model} and {OPTIMIZER_NAMES[answers.optimizer]}.\n{total_line(answers)}."
 
 
 def not_yet(answers: Answers) -> tuple[str, ...]:

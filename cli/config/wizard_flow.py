@@ -36,7 +36,7 @@ def interview(
     say: Callable[[str], None],
     questions: Sequence[Question] = QUESTIONS,
 ) -> Answers:
-    """Ask every question that matters and that no flag answers; a flag's wrong answer is explained, then asked.
+    """Ask every question that matters and that no flag answers; a wrong flag is explained and then asked.
 
     Args:
         given: what flags answer, by field, as typed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+import click
 import questionary
 from prompt_toolkit.application import Application
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent, merge_key_bindings
@@ -11,6 +12,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent, merge_key_bin
 from .wizard_answers import Answers
 from .wizard_machine import Offer
 from .wizard_question import Question, WrongAnswerError, take
+from .wizard_screen import say
 
 
 class EscapeError(Exception):
@@ -18,7 +20,7 @@ class EscapeError(Exception):
 
 
 def ask(question: Question, answers: Answers, offer: Offer) -> str:
-    """The answer as text; a wrong one is explained below the line, which stays until it is right.
+    """The answer as text; a wrong one is explained below it and asked again.
 
     Raises:
         EscapeError: the user left by Esc.
@@ -27,15 +29,15 @@ def ask(question: Question, answers: Answers, offer: Offer) -> str:
     default = question.default(answers, offer)
     if question.choices is not None:
         return _pick(question, answers, offer, default)
-
-    def check(text: str) -> bool | str:
+    while True:
+        text = str(_run(questionary.text(question.prompt, default=default)))
         try:
             take(question, text, answers, offer)
         except WrongAnswerError as wrong:
-            return str(wrong)
-        return True
-
-    return str(_run(questionary.text(question.prompt, default=default, validate=check)))
+            # Questionary's own validation explains at the foot of the screen, far from the answer.
+            say(f"  {wrong}", "red")
+        else:
+            return text
 
 
 def confirm(text: str, *, default: bool) -> bool:
@@ -58,7 +60,13 @@ def _pick(question: Question, answers: Answers, offer: Offer, default: str) -> s
         for choice in listed
     ]
     start = default if default in open_to_all else open_to_all[0]
-    return str(_run(questionary.select(question.prompt, shown, default=start, instruction="(arrows, Enter)")))
+    menu = questionary.select(
+        question.prompt, shown, default=start, instruction="(arrows, Enter)", erase_when_done=True
+    )
+    value = str(_run(menu))
+    # In place of the menu, as questionary would repeat the whole title.
+    click.echo(f"{click.style('?', fg='cyan')} {click.style(question.prompt, bold=True)} {value}")
+    return value
 
 
 def _run(question: questionary.Question) -> object:
@@ -70,9 +78,8 @@ def _run(question: questionary.Question) -> object:
     def _(event: KeyPressEvent) -> None:
         event.app.exit(exception=EscapeError(), style="class:aborting")
 
-    application.key_bindings = merge_key_bindings(
-        [bound for bound in (application.key_bindings, keys) if bound]
-    )
+    bound = [application.key_bindings] if application.key_bindings else []
+    application.key_bindings = merge_key_bindings([*bound, keys])
     try:
         return question.unsafe_ask()
     except EOFError:

@@ -8,12 +8,9 @@ from dataclasses import dataclass, replace
 from .wizard_answers import Answers
 from .wizard_machine import Offer
 
-MESSAGE_WIDTH = 76
-"""Explanations of a wrong answer stand in one line of an 80-column terminal."""
-
 
 class WrongAnswerError(Exception):
-    """An answer that cannot be taken; the text says why, in one line."""
+    """An answer that cannot be taken; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ def take(question: Question, text: str, answers: Answers, offer: Offer) -> Answe
 
 
 def shortened(text: str, width: int = 20) -> str:
-    """The text in quotes, cut so that messages stay in one line."""
+    """The text in quotes, cut so that messages stay short."""
     return repr(text if len(text) <= width else text[: width - 3] + "...")
 
 

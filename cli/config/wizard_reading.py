@@ -67,7 +67,7 @@ def read_port(text: str, _answers: Answers, _offer: Offer) -> object:
 
 def read_processes(text: str, answers: Answers, offer: Offer) -> object:
     if answers.device == "gpu" and offer.gpus and answers.num_machines == 1:
-        return _whole(text, "one process for each GPU:", 1, len(offer.gpus))
+        return _whole(text, "the number of processes (one for each GPU)", 1, len(offer.gpus))
     return _whole(text, "the number of processes", 1, MOST_PROCESSES)
 
 
