@@ -1,6 +1,6 @@
-"""A worker's first lines: takes its settings, prepares the process, and runs the user's program as `__main__`.
+"""A worker's first lines: takes its settings, prepares the process, runs the user's program as `__main__`.
 
-    XL_WORKER='{"run_id": …}' python -c '… from xl.runtime.bootstrap import main; main()' … script train.py --epochs 3
+XL_WORKER='{"run_id": …}' python -c '… from xl.runtime.bootstrap import main; main()' … script train.py
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import signal
 import sys
 import time
 import traceback
+from importlib.util import find_spec
+from typing import Protocol
 
 from ..configs.commands import Program
 from ..configs.env import WORKER_VARIABLE, take_variable
@@ -20,6 +22,7 @@ from .finish import close_at_exit, close_process_groups, leave_soon
 from .imports import when_imported
 from .script import run_target, user_traceback
 from .seeding import seed_worker
+
 
 def main() -> None:
     """Run a worker in an interpreter of its own."""
@@ -42,12 +45,22 @@ def run_worker(settings: WorkerSettings, program: Program) -> None:
     except SystemExit as ending:
         if ending.code not in (None, 0):
             code = ending.code if isinstance(ending.code, int) else 1
-            _describe(settings, ending, f"the script ended itself: sys.exit({ending.code!r})", "")
+            _describe(settings, ending, f"the script ended itself: sys.exit({ending.code!r})", "", code)
             leave_soon(code)
         raise
     except BaseException as error:
         _report(settings, error)
+        if isinstance(error, XlError):
+            raise SystemExit(error.exit_code) from None
         raise
+
+
+class ShimSession(Protocol):
+    """What the shim leaves: `finish` for the script's normal end, `close` for the interpreter's end."""
+
+    def finish(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class _Preparation:
@@ -55,14 +68,15 @@ class _Preparation:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
-        self.session: object | None = None
+        self.session: ShimSession | None = None
 
     def install_shim(self) -> None:
+        if find_spec("xl.runtime.shim.install") is None:  # pending: built beside this
+            return
         from .shim.install import install
 
-        session = install(self.settings)
-        close_at_exit(session.close)
-        self.session = session
+        self.session = install(self.settings)
+        close_at_exit(self.session.close)
 
     def serve_store(self) -> None:
         """Serve the store whose clients all ranks of the script's own process group are."""
@@ -111,18 +125,19 @@ def _report(settings: WorkerSettings, error: BaseException) -> None:
     else:
         text = "".join(traceback.format_exception(type(error), error.with_traceback(shown), shown))
         sys.excepthook(type(error), error, shown)
-    _describe(settings, error, str(error), text)
-    # Already shown. The interpreter still does all the rest of an ending by an error: exit handlers, exit code 1,
-    # or death by SIGINT for KeyboardInterrupt.
+    code = error.exit_code if isinstance(error, XlError) else 1
+    _describe(settings, error, str(error), text, code)
+    # Already shown. The interpreter still does all the rest of an ending by an error: exit handlers, exit
+    # code 1, or death by SIGINT for KeyboardInterrupt.
     sys.excepthook = _say_nothing
-    leave_soon(1)
+    leave_soon(code)
 
 
 def _say_nothing(*_: object) -> None:
     pass
 
 
-def _describe(settings: WorkerSettings, error: BaseException, message: str, text: str) -> None:
+def _describe(settings: WorkerSettings, error: BaseException, message: str, text: str, code: int) -> None:
     if settings.error_file is None:
         return
     description = {
@@ -131,6 +146,7 @@ def _describe(settings: WorkerSettings, error: BaseException, message: str, text
         "type": type(error).__name__,
         "message": message,
         "traceback": text,
+        "exit_code": code,
     }
     try:
         with open(settings.error_file, "w") as file:

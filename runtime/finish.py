@@ -20,8 +20,8 @@ def close_at_exit(close: Callable[[], None]) -> None:
 def close_process_groups() -> None:
     """Close the process groups that the script left open.
 
-    A torch 2.13 worker that ends with a gloo group open now and then aborts ("terminate called without an active
-    exception", exit code 134): the group's threads outlive what they use.
+    A torch 2.13 worker that ends with a gloo group open now and then aborts ("terminate called without an
+    active exception", exit code 134): the group's threads outlive what they use.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():

@@ -53,15 +53,15 @@ def subclasses(base: type) -> list[type]:
 
 def patchable() -> list[object]:
     """Everything whose attributes a shim or a test may replace."""
-    modules: list[object] = [
+    owners: list[object] = [
         builtins, io, os, random, sys, np.random, multiprocessing.process,
-        multiprocessing.process.BaseProcess, torch, torch.autograd, torch.distributed, torch.nn, torch.nn.functional,
-        torch.nn.utils,
-        torch.nn.utils.clip_grad, torch.optim.lr_scheduler, torch.random, torch.serialization, torch.cuda,
-        torch.Tensor, torch.nn.Module, torch.utils.data, torch.utils.data.DataLoader, torch.amp.GradScaler,
-        torch.nn.modules.batchnorm, torch.nn.modules.loss, Communicator,
+        multiprocessing.process.BaseProcess, torch, torch.autograd, torch.distributed, torch.nn,
+        torch.nn.functional, torch.nn.utils, torch.random,
+        torch.nn.utils.clip_grad, torch.optim.lr_scheduler, torch.serialization, torch.cuda, torch.Tensor,
+        torch.nn.Module, torch.nn.modules.batchnorm, torch.nn.modules.loss, torch.utils.data, Communicator,
+        torch.utils.data.DataLoader, torch.amp.GradScaler, torch.amp.grad_scaler,
     ]  # fmt: skip
-    return modules + subclasses(torch.optim.Optimizer) + subclasses(torch.optim.lr_scheduler.LRScheduler)
+    return owners + subclasses(torch.optim.Optimizer) + subclasses(torch.optim.lr_scheduler.LRScheduler)
 
 
 SELF_CHANGING = {"last_traceback", "last_exc", "last_type", "last_value", "__warningregistry__", "_"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ...configs.errors import XlError
 
@@ -16,11 +16,47 @@ if TYPE_CHECKING:
     from .report import Report
 
 
+class LoaderPosition(Protocol):
+    """Where the script is in one pass over a data loader; rows are those of whole batches.
+
+    Accumulation reads it: rows weigh a batch, and the last batch closes a window early. An iterator that was
+    left by `break` may stay in the list; what does not advance is ignored.
+    """
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the batch handed out last; 1 where it cannot be told."""
+        ...
+
+    @property
+    def batches(self) -> int:
+        """How many batches were handed out so far; grows with each."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Rows of all batches handed out so far."""
+        ...
+
+    @property
+    def is_last(self) -> bool:
+        """The batch handed out last is the final one of this pass; False where the length is unknown."""
+        ...
+
+    @property
+    def running(self) -> bool:
+        """The pass has begun and the script has not seen its end."""
+        ...
+
+
+_INHERITED = object()
+
+
 class Session:
     """What the patched functions of one process share; made by `install`, handed to every patch.
 
-    Life: installed -> (first module call or loader iteration) active -> closed; or, before it is active, aside:
-    the script turned out to distribute itself and every patch passes through from then on.
+    Life: installed -> (first module call or loader iteration) active -> closed; or, before it is active,
+    aside: the script turned out to distribute itself and every patch passes through from then on.
 
     Args:
         settings: what the launcher said.
@@ -36,10 +72,13 @@ class Session:
         self.comm: Communicator | None = None
         self.active = False
         self.aside: str | None = None
+        self.closed = False
         self.in_backward = False  # process-wide: checkpoint recomputation runs in autograd's own threads
         self.on_activate: list[Callable[[], None]] = []
+        self.loaders: list[LoaderPosition] = []  # the passes that are running; who appends, removes
         self._connect = connect
         self._patches: list[tuple[object, str, object]] = []
+        self.kept_store: object | None = None  # served for a script that distributes itself
         self._noted: set[str] = set()
 
     @property
@@ -86,17 +125,31 @@ class Session:
 
     def patch(self, owner: object, name: str, replacement: Callable[..., object]) -> None:
         """Replace `owner.name`; `unpatch` puts the original back."""
-        self._patches.append((owner, name, getattr(owner, name)))
+        # As it is stored: a static method must not come back as a function, an inherited one not at all.
+        self._patches.append((owner, name, vars(owner).get(name, _INHERITED)))
         setattr(owner, name, replacement)
 
     def unpatch(self) -> None:
         """Undo every patch, newest first (tests run many sessions in one process)."""
         while self._patches:
             owner, name, original = self._patches.pop()
-            setattr(owner, name, original)
+            if original is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+    def finish(self) -> None:
+        """Say on rank 0 what was split, and write the report; the script has ended well."""
+        if self.size == 1:
+            return
+        self.report.steps_aside = self.aside
+        self.note(self.report.summary())
+        if self.settings.report_file is not None:
+            self.report.write(self.settings.report_file)
 
     def close(self) -> None:
-        """Undo the patches and free the communicator."""
+        """Undo the patches and free the communicator; waits for nobody."""
+        self.closed = True
         self.unpatch()
         if self.comm is not None:
             self.comm.close()
@@ -104,5 +157,5 @@ class Session:
 
 
 def shares(total: int, ranks: int) -> Sequence[int]:
-    """Rows of each rank when `total` rows are split over `ranks`: equal to within one, larger shares first."""
+    """Rows of each rank when `total` rows are split over `ranks`: equal to within one, larger first."""
     return [total // ranks + (rank < total % ranks) for rank in range(ranks)]
