@@ -151,7 +151,9 @@ class Outcome:
     seconds: float
 
 
-def run(script: Script, sources: Path, launcher: list[str], environ: dict[str, str], timeout_s: float) -> Outcome:
+def run(
+    script: Script, sources: Path, launcher: list[str], environ: dict[str, str], timeout_s: float
+) -> Outcome:
     """Run a copy of the script's folder in a fresh working tree and collect the numbers it prints."""
     with tempfile.TemporaryDirectory() as root:
         work = Path(root) / "a" / "b" / "work"
@@ -166,7 +168,9 @@ def run(script: Script, sources: Path, launcher: list[str], environ: dict[str, s
         seconds = time.perf_counter() - start
     # A time or a rate is not a result: leave out what is followed by its unit.
     text = re.sub(r"[-+]?\d+\.?\d*\s*(?:ms|s|sec|seconds|%/s)\b", "", done.stdout)
-    return Outcome(done.returncode, [float(n) for n in NUMBER.findall(text)], done.stdout, done.stderr, seconds)
+    return Outcome(
+        done.returncode, [float(n) for n in NUMBER.findall(text)], done.stdout, done.stderr, seconds
+    )
 
 
 def difference(a: list[float], b: list[float]) -> float:
@@ -182,7 +186,9 @@ def split_share(err: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sources", type=Path, required=True)
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 3])
     parser.add_argument("--only", nargs="+", choices=sorted(SCRIPTS), default=list(SCRIPTS))
@@ -195,11 +201,15 @@ def main() -> int:
         environ["PYTHONPATH"] = str(options.prelude)
     xl = str(Path(sys.executable).with_name("xl"))
     failed = 0
-    print(f"{'script':14s} {'N':>2s} {'exit':>5s} {'numbers':>8s} {'max rel. difference':>20s} {'split':>7s} {'s':>6s}")
+    print(
+        f"{'script':14s} {'N':>2s} {'exit':>5s} {'numbers':>8s} {'max rel. difference':>20s} {'split':>7s} {'s':>6s}"
+    )
     for name in options.only:
         script = SCRIPTS[name]
         one = run(script, options.sources, [sys.executable], environ, options.timeout_s)
-        print(f"{name:14s} {'py':>2s} {one.code:5d} {len(one.numbers):8d} {'':20s} {'':7s} {one.seconds:6.1f}")
+        print(
+            f"{name:14s} {'py':>2s} {one.code:5d} {len(one.numbers):8d} {'':20s} {'':7s} {one.seconds:6.1f}"
+        )
         if options.show and one.code:
             print(one.err[-1500:])
         for n in options.processes:

@@ -30,7 +30,7 @@ def imported_layers(path: Path) -> set[str]:
             target = [*base, *(node.module or "").split(".")] if node.module else list(base)
             found |= {target[0]} if target and target[0] else {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "xl":
-            found |= {part for part in (node.module or "").split(".")[1:2]}
+            found |= set((node.module or "").split(".")[1:2])
     return found & set(LAYERS)
 
 

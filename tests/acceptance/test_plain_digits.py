@@ -20,7 +20,7 @@ XL = str(Path(sys.executable).with_name("xl"))
 BATCH = 64
 
 # Runs in every process before the script: notes the rows and the type of every matrix product of a linear layer.
-PRELUDE = '''
+PRELUDE = """
 import importlib.abc, importlib.util, os, sys
 
 def watch():
@@ -44,7 +44,7 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 sys.meta_path.insert(0, Finder())
-'''
+"""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,9 @@ def run(tmp_path: Path, command: Sequence[str], *args: str) -> Run:
     return Run(
         epochs=[(float(loss), float(accuracy)) for loss, accuracy in epochs],
         weights=torch.load(tmp_path / "digits.pt"),
-        rows=[{int(n) for width, n, _, grad in process if width == "64" and grad == "1"} for process in lines],
+        rows=[
+            {int(n) for width, n, _, grad in process if width == "64" and grad == "1"} for process in lines
+        ],
         types={kind for process in lines for _, _, kind, _ in process},
         reports=[json.loads(f.read_text()) for f in sorted((tmp_path / "logs").rglob("report*.json"))],
     )
@@ -123,7 +125,9 @@ def test_fp32_equals_one_process(tmp_path: Path, alone: Run, processes: int) -> 
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
-def test_accumulation_equals_a_larger_batch(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, processes: int) -> None:
+def test_accumulation_equals_a_larger_batch(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, processes: int
+) -> None:
     small, steps = 16, 4
     large = run(tmp_path_factory.mktemp("large"), [sys.executable], "--batch-size", str(small * steps))
     flags = launch(tmp_path, processes, "--gradient-accumulation-steps", str(steps))
