@@ -63,7 +63,7 @@ def draws(many: Sequence[Operation], few: Sequence[Operation]) -> tuple[Draw, ..
         if op.sizes is None or other.sizes is None:
             continue
         same_rank = len(op.sizes) == len(other.sizes)
-        draw = classify(op.name, op.sizes, other.sizes) if same_rank else None
+        draw = classify(op.name, op.sizes, other.sizes, op.order) if same_rank else None
         if draw is None:
             return f"its random operator {op.name} cannot be divided over the samples"
         found.append(draw)

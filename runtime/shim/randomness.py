@@ -128,21 +128,30 @@ class Draw:
         name: the operator.
         kind: common: one draw for all samples; rows: taken from the whole batch's draw; own: a stream per rank.
         dim: under `rows`, the dim of the result along which the samples lie.
+        order: its dims by memory, the outermost first: numbers are drawn in that order.
     """
 
     name: str
     kind: DrawKind
     dim: int = 0
+    order: tuple[int, ...] = ()
 
 
-def classify(name: str, full: tuple[int, ...], piece: tuple[int, ...]) -> Draw | None:
+def memory_order(tensor: Tensor) -> tuple[int, ...]:
+    """Return the dims of `tensor` from the largest stride to the smallest."""
+    return tuple(sorted(range(tensor.ndim), key=lambda dim: (-tensor.stride(dim), dim)))
+
+
+def classify(
+    name: str, full: tuple[int, ...], piece: tuple[int, ...], order: tuple[int, ...]
+) -> Draw | None:
     """Describe a draw from its result's shape for many samples and for fewer; None: that cannot be split."""
     varying = [dim for dim, (a, b) in enumerate(zip(full, piece, strict=True)) if a != b]
     if not varying:
         return Draw(name, "common") if name in _EXACT else None
     if len(varying) > 1 or name == "randperm":
         return None
-    return Draw(name, "rows", varying[0]) if name in _EXACT else Draw(name, "own")
+    return Draw(name, "rows", varying[0], order) if name in _EXACT else Draw(name, "own")
 
 
 class WholeBatchDraws(TorchDispatchMode):
@@ -172,7 +181,7 @@ class WholeBatchDraws(TorchDispatchMode):
             return func(*args, **kwargs)
         if draw.kind == "own":
             return self._draw_own(func, args, kwargs)
-        return self._draw_rows(func, args, kwargs, draw.dim)
+        return self._draw_rows(func, args, kwargs, draw)
 
     def _take(self, name: str) -> Draw:
         draw = self._draws[self.position] if self.position < len(self._draws) else None
@@ -193,8 +202,8 @@ class WholeBatchDraws(TorchDispatchMode):
             torch.manual_seed(seed + self._rank)
             return func(*args, **kwargs)
 
-    def _draw_rows(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> Any:
-        name = name_of(func)
+    def _draw_rows(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], draw: Draw) -> Any:
+        name, dim = draw.name, draw.dim
         if not any(isinstance(a, Tensor) for a in args):
             size = list(args[self._size_argument(func)])
             size[dim] = self._whole(size[dim])
@@ -202,7 +211,7 @@ class WholeBatchDraws(TorchDispatchMode):
             whole = func(*args[:index], size, *args[index + 1 :], **kwargs)
             return self._rows(whole, dim).clone()
         shape = next(a.shape for a in args if isinstance(a, Tensor))
-        whole_args = tree_map(lambda a: self._embed(a, dim, shape[dim]) if isinstance(a, Tensor) else a, args)
+        whole_args = tree_map(lambda a: self._embed(a, draw, shape[dim]) if isinstance(a, Tensor) else a, args)
         whole = func(*whole_args, **kwargs)
         if name.endswith("_"):
             return args[0].copy_(self._rows(whole, dim))
@@ -214,13 +223,15 @@ class WholeBatchDraws(TorchDispatchMode):
     def _whole(self, entries: int) -> int:
         return entries // self._here * self._total
 
-    def _embed(self, value: Tensor, dim: int, entries: int) -> Tensor:
-        """A tensor for the whole batch in the memory order of `value`, which fills its own rows."""
+    def _embed(self, value: Tensor, draw: Draw, entries: int) -> Tensor:
+        """A tensor for the whole batch, in the memory order that it has in one process; `value` is in it."""
+        dim, order = draw.dim, draw.order
         if value.ndim <= dim or value.shape[dim] != entries:
             return value
         size = list(value.shape)
         size[dim] = self._whole(entries)
-        order = sorted(range(value.ndim), key=lambda d: (-value.stride(d), d))
+        if len(order) != value.ndim:
+            order = memory_order(value)
         whole = value.new_empty([size[d] for d in order]).permute([order.index(d) for d in range(value.ndim)])
         # Other ranks' rows only need valid values: this rank's first row again.
         whole.copy_(value.narrow(dim, 0, 1).expand(size))

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .randomness import constant_instead, is_random, name_of
+from .randomness import constant_instead, is_random, memory_order, name_of
 
 Shape = tuple[int, ...]
 
@@ -29,6 +29,7 @@ class Operation:
         selects: the size of the result depends on values (a mask used as index, nonzero).
         reduction: the `reduction` argument of a loss (0 none, 1 mean, 2 sum), else None.
         divides_by_batch: a divisor depends on the batch.
+        order: of a random operator's result, the dims by memory.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Operation:
     selects: bool
     reduction: int | None
     divides_by_batch: bool
+    order: tuple[int, ...] = ()
 
 
 class Watch(TorchDispatchMode):
@@ -111,6 +113,7 @@ class Watch(TorchDispatchMode):
                     _selects(func, tensors),
                     _reduction(func, args, kwargs),
                     name.startswith("div") and isinstance(args[1], Tensor) and self.depends(args[1]),
+                    memory_order(results[0]) if random and results else (),
                 )
             )
         return out
