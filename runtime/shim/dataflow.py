@@ -31,8 +31,8 @@ def same_operations(first: Sequence[Operation], second: Sequence[Operation]) -> 
 def mixing(many: Sequence[Operation], few: Sequence[Operation]) -> str | None:
     """Return why a sample's result depends on other samples, judged by the operators alone, or None.
 
-    A value whose shape does not change with the number of samples, though it comes from the batch, is taken over
-    all of them. It must be a sum, and may only go on to be added up.
+    A value whose shape does not change with the number of samples, though it comes from the batch, is taken
+    over all of them. It must be a sum, and may only go on to be added up.
     """
     for op, other in zip(many, few, strict=True):
         summed = [_is_whole(pair) for pair in zip(op.inputs, other.inputs, strict=False)]
@@ -48,7 +48,9 @@ def mixing(many: Sequence[Operation], few: Sequence[Operation]) -> str | None:
 def takes_whole(many: Sequence[Operation], few: Sequence[Operation]) -> bool:
     """Whether any value is taken over all samples."""
     pairs = zip(many, few, strict=True)
-    return any(_is_whole(pair) for op, other in pairs for pair in zip(op.outputs, other.outputs, strict=False))
+    return any(
+        _is_whole(pair) for op, other in pairs for pair in zip(op.outputs, other.outputs, strict=False)
+    )
 
 
 def selects(operations: Sequence[Operation]) -> bool:

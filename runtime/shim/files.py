@@ -1,7 +1,7 @@
-"""Ranks above 0 never touch the user's files: what they write, rename and remove happens in a private overlay.
+"""Ranks above 0 never touch the user's files: what they write, rename and remove is in a private overlay.
 
-Covered is what goes through Python's `open`, `os`, `shutil` and `torch.save`/`load`, and so `pathlib`, numpy and
-most libraries. Not covered are libraries that open files in C (sqlite, HDF5) and other programs.
+Covered is what goes through Python's `open`, `os`, `shutil` and `torch.save`/`load`, and so `pathlib`, numpy
+and most libraries. Not covered are libraries that open files in C (sqlite, HDF5) and other programs.
 """
 
 from __future__ import annotations
@@ -82,7 +82,11 @@ class _Files:
 
         @functools.wraps(real)
         def patched(*args: Any, **kwargs: Any) -> Any:
-            if self._raw.on or self._session.aside is not None or any(key.endswith("dir_fd") for key in kwargs):
+            if (
+                self._raw.on
+                or self._session.aside is not None
+                or any(key.endswith("dir_fd") for key in kwargs)
+            ):
                 return real(*args, **kwargs)
             with self._passing():
                 try:
@@ -121,7 +125,9 @@ class _Files:
             return real(self._overlay.view(file), mode, *args, **kwargs)
         if "x" in mode and self._overlay.existed_before(file):
             raise FileExistsError(17, "File exists", os.fspath(file))
-        return real(self._overlay.prepare(file, keep="w" not in mode and "x" not in mode), mode, *args, **kwargs)
+        return real(
+            self._overlay.prepare(file, keep="w" not in mode and "x" not in mode), mode, *args, **kwargs
+        )
 
     def _os_open(self, real: Function, path: Any, flags: int, *args: Any, **kwargs: Any) -> Any:
         if _called_by_tempfile():

@@ -78,6 +78,3 @@ def _rows(batch: object) -> int:
     leaves, _ = flatten(batch)
     sizes = [leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim]
     return max(1, sizes[0]) if sizes else 1
-
-
-

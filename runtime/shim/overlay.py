@@ -37,7 +37,9 @@ class Overlay:
         """Return the absolute path as the script sees it."""
         text = os.fsdecode(path)
         full = os.path.normpath(text if text.startswith("/") else f"{os.getcwd()}/{text}")
-        return full[len(self.root) :] or "/" if full == self.root or full.startswith(f"{self.root}/") else full
+        return (
+            full[len(self.root) :] or "/" if full == self.root or full.startswith(f"{self.root}/") else full
+        )
 
     def exempt(self, path: object) -> bool:
         """Whether `path` is left alone: a descriptor, a device, a compiler's cache, a temporary file of ours."""

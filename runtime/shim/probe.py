@@ -142,7 +142,9 @@ def probe(forward: Forward, module: nn.Module, tree: object, leaves: list[object
 def rows_of(leaves: Sequence[object], dims: Sequence[int | None]) -> int:
     """Return the number of samples of a call, 0 if its arguments disagree."""
     sizes = {
-        leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if isinstance(leaf, Tensor) and dim is not None
+        leaf.shape[dim]
+        for leaf, dim in zip(leaves, dims, strict=True)
+        if isinstance(leaf, Tensor) and dim is not None
     }
     return sizes.pop() if len(sizes) == 1 else 0
 
@@ -191,7 +193,12 @@ class _Probe:
     """One trial of one way to split a call."""
 
     def __init__(
-        self, forward: Forward, module: nn.Module, tree: object, leaves: list[object], dims: tuple[int | None, ...]
+        self,
+        forward: Forward,
+        module: nn.Module,
+        tree: object,
+        leaves: list[object],
+        dims: tuple[int | None, ...],
     ) -> None:
         self.forward, self.module, self.tree, self.leaves, self.dims = forward, module, tree, leaves, dims
         self.state = [*module.named_parameters(), *module.named_buffers()]
@@ -256,12 +263,15 @@ class _Probe:
             with _ProbeRegion((stop - start) / many, self.counted).running(), watch:
                 output = self.forward(self.module, *args, **kwargs)
             self._check(watch, attributes, versions, streams)
-            written = {name: tensor.detach().clone() for name, tensor in watch.written()}
+            changed = [*watch.written(), *attributes.replaced_buffers()]
+            written = {name: tensor.detach().clone() for name, tensor in changed}
         except _Trial:
             raise
         except Exception as error:
             text = str(error).strip().split("\n")[0][:120]
-            raise _Trial(Full(f"it does not run on a part of the batch ({type(error).__name__}: {text})")) from error
+            raise _Trial(
+                Full(f"it does not run on a part of the batch ({type(error).__name__}: {text})")
+            ) from error
         finally:
             watch.restore()
             set_stream_states(streams)
@@ -310,7 +320,9 @@ class _Probe:
         elif any(operation.sizes for operation in whole.operations):
             raise _Trial(Full("its random operators vary with the number of samples"))
         outputs = [
-            self._output(index, leaf, first.outputs[index], second.outputs[index], weight, whole.depends[index])
+            self._output(
+                index, leaf, first.outputs[index], second.outputs[index], weight, whole.depends[index]
+            )
             for index, leaf in enumerate(whole.outputs)
         ]
         if all(output.how == "same" for output in outputs):
@@ -402,7 +414,9 @@ def _row_dim(whole: Tensor, first: Tensor, second: Tensor) -> int | None:
         (
             dim
             for dim in range(whole.ndim)
-            if whole.shape[dim] == first.shape[dim] + second.shape[dim] and first.shape[dim] and second.shape[dim]
+            if whole.shape[dim] == first.shape[dim] + second.shape[dim]
+            and first.shape[dim]
+            and second.shape[dim]
         ),
         None,
     )
@@ -429,4 +443,6 @@ def close(first: Tensor, second: Tensor, *, exact: bool = False) -> bool:
     a, b = first.detach().double(), second.detach().double()
     finite = a[a.isfinite()]
     scale = float(finite.abs().max()) if finite.numel() else 1.0
-    return bool(torch.allclose(a, b, rtol=tolerance, atol=tolerance * (scale if not exact else 1e-3), equal_nan=True))
+    return bool(
+        torch.allclose(a, b, rtol=tolerance, atol=tolerance * (scale if not exact else 1e-3), equal_nan=True)
+    )

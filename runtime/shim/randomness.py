@@ -33,13 +33,24 @@ _EXACT = {
 @contextmanager
 def preserved_streams(device: torch.device) -> Iterator[None]:
     """Put back the streams of torch (CPU and `device`), Python and numpy at the end."""
-    states = stream_states()
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        try:
-            yield
-        finally:
-            set_stream_states(states)
+    states, torch_states = stream_states(), torch_streams(device)
+    try:
+        yield
+    finally:
+        set_stream_states(states)
+        set_torch_streams(torch_states)
+
+
+def torch_streams(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """The states of torch's CPU stream and of that of `device`."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def set_torch_streams(states: tuple[Tensor, Tensor | None]) -> None:
+    """Set what `torch_streams` returned."""
+    torch.set_rng_state(states[0])
+    if states[1] is not None:
+        torch.cuda.set_rng_state(states[1])
 
 
 def stream_states() -> tuple[object, object]:
@@ -58,7 +69,9 @@ def set_stream_states(states: tuple[object, object]) -> None:
 
 def same_states(first: tuple[object, object], second: tuple[object, object]) -> bool:
     """Whether nothing was drawn between two calls of `stream_states`."""
-    return first[0] == second[0] and repr(first[1]) == repr(second[1]) and _words(first[1]) == _words(second[1])
+    return (
+        first[0] == second[0] and repr(first[1]) == repr(second[1]) and _words(first[1]) == _words(second[1])
+    )
 
 
 def _words(state: object) -> bytes:
@@ -142,9 +155,7 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
     return tuple(sorted(range(tensor.ndim), key=lambda dim: (-tensor.stride(dim), dim)))
 
 
-def classify(
-    name: str, full: tuple[int, ...], piece: tuple[int, ...], order: tuple[int, ...]
-) -> Draw | None:
+def classify(name: str, full: tuple[int, ...], piece: tuple[int, ...], order: tuple[int, ...]) -> Draw | None:
     """Describe a draw from its result's shape for many samples and for fewer; None: that cannot be split."""
     varying = [dim for dim, (a, b) in enumerate(zip(full, piece, strict=True)) if a != b]
     if not varying:
@@ -198,7 +209,7 @@ class WholeBatchDraws(TorchDispatchMode):
     def _draw_own(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = next((a.device for a in args if isinstance(a, Tensor)), torch.device("cpu"))
         seed = int(torch.randint(2**40, (), device=device))  # from the common stream: the same on all ranks
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with preserved_streams(device):
             torch.manual_seed(seed + self._rank)
             return func(*args, **kwargs)
 
@@ -211,7 +222,9 @@ class WholeBatchDraws(TorchDispatchMode):
             whole = func(*args[:index], size, *args[index + 1 :], **kwargs)
             return self._rows(whole, dim).clone()
         shape = next(a.shape for a in args if isinstance(a, Tensor))
-        whole_args = tree_map(lambda a: self._embed(a, draw, shape[dim]) if isinstance(a, Tensor) else a, args)
+        whole_args = tree_map(
+            lambda a: self._embed(a, draw, shape[dim]) if isinstance(a, Tensor) else a, args
+        )
         whole = func(*whole_args, **kwargs)
         if name.endswith("_"):
             return args[0].copy_(self._rows(whole, dim))

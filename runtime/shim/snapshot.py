@@ -110,7 +110,9 @@ class _Copy:
     def items(self) -> list[object]:
         if isinstance(self.content, dict):
             return list(cast("dict[object, object]", self.content).values())
-        return list(cast("list[object]", self.content)) if isinstance(self.content, list | tuple | set) else []
+        return (
+            list(cast("list[object]", self.content)) if isinstance(self.content, list | tuple | set) else []
+        )
 
     def differs(self) -> bool:
         return not _equal_content(self.content, _content(self.value, copy=False))

@@ -108,7 +108,9 @@ def take_rows(value: Tensor, dim: int, part: Part) -> Tensor:
     """Return this rank's rows of `value` along `dim`, as a view."""
     per_row, remainder = divmod(value.shape[dim], part.total)
     if remainder:
-        raise AssertionError(f"{value.shape[dim]} entries along dim {dim} do not divide into {part.total} rows")
+        raise AssertionError(
+            f"{value.shape[dim]} entries along dim {dim} do not divide into {part.total} rows"
+        )
     return value.narrow(dim, part.before * per_row, part.here * per_row)
 
 

@@ -361,7 +361,11 @@ def batch_norm() -> list[float]:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.norms, self.head = nn.Conv2d(2, 4, 3, padding=1), nn.ModuleList(), nn.Linear(4, 3)
+            self.first, self.norms, self.head = (
+                nn.Conv2d(2, 4, 3, padding=1),
+                nn.ModuleList(),
+                nn.Linear(4, 3),
+            )
             self.norms.append(nn.BatchNorm2d(4))
             self.norms.append(nn.BatchNorm2d(4, momentum=None))
             self.norms.append(nn.BatchNorm2d(4, affine=False))
@@ -406,7 +410,11 @@ def dropout() -> list[float]:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed, self.body, self.head = nn.Linear(6, 8), nn.TransformerEncoder(layer, 2), nn.Linear(8, 3)
+            self.embed, self.body, self.head = (
+                nn.Linear(6, 8),
+                nn.TransformerEncoder(layer, 2),
+                nn.Linear(8, 3),
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             return self.head(self.body(self.embed(x)).mean(1))
