@@ -1,4 +1,4 @@
-"""Stepping aside for scripts that turn out to distribute themselves; the limits on a script's own processes."""
+"""Steps aside for scripts that turn out to distribute themselves; limits on a script's own processes."""
 
 from __future__ import annotations
 

@@ -8,9 +8,10 @@ from .randomness import Draw, classify
 from .watch import Operation, Shape
 
 _SUMS = {
-    "sum", "mean", "dot", "vdot", "mm", "bmm", "addmm", "baddbmm", "mv", "matmul", "einsum",
+    "sum", "mean", "dot", "vdot", "mm", "bmm", "addmm", "baddbmm", "mv", "matmul",
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "kl_div", "multi_margin_loss", "multilabel_margin_loss_forward", "index_add",
+    "binary_cross_entropy_with_logits", "kl_div", "multi_margin_loss", "multilabel_margin_loss_forward",
+    "index_add",
     "scatter_add",
 }  # fmt: skip
 """Operators that add up over samples; whether as sum or as mean is found by their numbers."""

@@ -1,5 +1,9 @@
 """Splits the outermost call of a module over the ranks and puts its outputs together again."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
+
 from __future__ import annotations
 
 import os
@@ -10,6 +14,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore
 
 from ...configs.errors import XlError
 from . import trees
@@ -71,9 +76,9 @@ class ModuleCalls:
             or os.getpid() != self._process
             or next(module.parameters(), None) is None
             or torch.compiler.is_compiling()
-            or torch.jit.is_tracing()
+            or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
             or isinstance(module, nn.parallel.DistributedDataParallel)
-            or torch._C._functorch.maybe_current_level() is not None
+            or cast("Any", torch._C)._functorch.maybe_current_level() is not None
         )
 
     def _root(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
@@ -181,7 +186,7 @@ SHAPELESS = "its parameters take their shape in this call"
 
 
 def inspect(module: nn.Module) -> tuple[str | None, Hashable]:
-    """Return what forbids to split any call of `module` now, and the settings on which its computation depends."""
+    """Return what forbids to split any call of `module` now, and the settings that its result depends on."""
     obstacle = (
         "forward-mode differentiation is active" if torch.autograd.forward_ad._current_level >= 0 else None
     )
@@ -197,7 +202,7 @@ def inspect(module: nn.Module) -> tuple[str | None, Hashable]:
         if _user_hooks(*(attributes[name] for name in _HOOKS)):
             obstacle = f"a hook on {type(child).__name__} must see the whole batch"
         for parameter in child._parameters.values():
-            if isinstance(parameter, nn.parameter.UninitializedTensorMixin):
+            if isinstance(parameter, UninitializedTensorMixin):
                 return SHAPELESS, None
             if parameter is not None and not parameter.is_leaf:
                 obstacle = "its parameters are computed by the script (functional_call)"

@@ -57,8 +57,8 @@ class Plans:
     def decide(self, module: nn.Module, call: Call, probe: Callable[[], Decision]) -> Decision:
         """Return what is known about such a call, or ask `probe` and remember its answer.
 
-        Sizes other than the batch's count as part of the call until the module ran the same operators for several
-        of them. A module that keeps asking is run in full from then on.
+        Sizes other than the batch's count as part of the call until the module ran the same operators for
+        several of them. A module that keeps asking is run in full from then on.
         """
         memory = self._memories.setdefault(module, _Memory())
         if module.training in memory.lasting:

@@ -1,13 +1,17 @@
 """Finds out how a module call may be split: tries the module on a few samples at once and in two pieces.
 
-The trial runs in the mode of the call and leaves no trace: parameters, buffers, attributes and random streams are
-put back. It is local to the process. What it cannot show to be safe is run in full.
+The trial runs in the mode of the call and leaves no trace: parameters, buffers, attributes and random
+streams are put back. It is local to the process. What it cannot show to be safe is run in full.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -110,7 +114,7 @@ class _ProbeRegion:
             return cast("tuple[Tensor, Tensor, Tensor]", self._take(fresh))
 
     @contextmanager
-    def running(self, position: int = 0) -> Iterator[None]:
+    def running(self, position: int = 0) -> Generator[None]:
         with entered(self):
             yield
 
@@ -165,7 +169,7 @@ def _unsuitable(leaves: Sequence[object]) -> Full | None:
 
 
 def _candidates(leaves: Sequence[object]) -> Iterator[tuple[int | None, ...]]:
-    """Ways to divide the arguments, the usual first: samples along dim 0 of the first, then dim 1, then of others."""
+    """Ways to divide the arguments, the usual first: samples in dim 0 of the first, then of others; dim 1."""
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim]
     tried: set[tuple[int | None, ...]] = set()
     for dim, anchor in itertools.product((0, 1), tensors):
@@ -301,24 +305,9 @@ class _Probe:
             raise _Trial(Full("forward() draws from Python's or numpy's random numbers", lasting=True))
 
     def _judge(self, whole: _Run, pieces: list[_Run], weight: float) -> Split:
+        self._check_runs(whole, pieces)
         first, second = pieces
-        if whole.structure != first.structure or whole.structure != second.structure:
-            raise _Trial(Full("the structure of its output depends on the number of samples"))
-        for piece in pieces:
-            for name in {**whole.written, **piece.written}:
-                if not _same_values(whole.written.get(name), piece.written.get(name)):
-                    raise _Trial(Full(f"forward() updates {name} by the number of samples", lasting=True))
-        alike = all(dataflow.same_operations(whole.operations, piece.operations) for piece in pieces)
-        draws: tuple[Draw, ...] | str = ()
-        if alike:
-            mixed = dataflow.mixing(whole.operations, first.operations)
-            if mixed is not None:
-                raise _Trial(Full(mixed))
-            draws = dataflow.draws(whole.operations, first.operations)
-            if isinstance(draws, str):
-                raise _Trial(Full(draws))
-        elif any(operation.sizes for operation in whole.operations):
-            raise _Trial(Full("its random operators vary with the number of samples"))
+        alike, draws = self._compare_operations(whole, pieces)
         outputs = [
             self._output(
                 index, leaf, first.outputs[index], second.outputs[index], weight, whole.depends[index]
@@ -334,6 +323,32 @@ class _Probe:
                 raise _Trial(Full("it sums over samples that it selects by their values"))
         names = tuple(operation.name for operation in whole.operations) if alike else ()
         return Split(self.dims, tuple(outputs), draws, names)
+
+    def _check_runs(self, whole: _Run, pieces: list[_Run]) -> None:
+        """What must hold whatever the outputs: one structure, and state that does not follow the samples."""
+        first, second = pieces
+        if whole.structure != first.structure or whole.structure != second.structure:
+            raise _Trial(Full("the structure of its output depends on the number of samples"))
+        for piece in pieces:
+            for name in {**whole.written, **piece.written}:
+                if not _same_values(whole.written.get(name), piece.written.get(name)):
+                    raise _Trial(Full(f"forward() updates {name} by the number of samples", lasting=True))
+
+    def _compare_operations(self, whole: _Run, pieces: list[_Run]) -> tuple[bool, tuple[Draw, ...]]:
+        """Whether all runs were the same operators, and how the random ones are drawn."""
+        first = pieces[0]
+        alike = all(dataflow.same_operations(whole.operations, piece.operations) for piece in pieces)
+        draws: tuple[Draw, ...] | str = ()
+        if alike:
+            mixed = dataflow.mixing(whole.operations, first.operations)
+            if mixed is not None:
+                raise _Trial(Full(mixed))
+            draws = dataflow.draws(whole.operations, first.operations)
+            if isinstance(draws, str):
+                raise _Trial(Full(draws))
+        elif any(operation.sizes for operation in whole.operations):
+            raise _Trial(Full("its random operators vary with the number of samples"))
+        return alike, draws
 
     def _output(
         self, index: int, whole: object, first: object, second: object, weight: float, depends: bool
@@ -374,7 +389,7 @@ def _piece(leaf: Tensor, dim: int | None, start: int, stop: int) -> Tensor:
 
 
 def _sample_counts(leaves: Sequence[object], dims: Sequence[int | None]) -> tuple[int, int]:
-    """How many samples to try and how many of them in the first piece: sizes that no argument has elsewhere."""
+    """How many samples to try, and how many in the first piece: sizes that no argument has elsewhere."""
     rows = rows_of(leaves, dims)
     others = {
         size
@@ -390,7 +405,7 @@ def _sample_counts(leaves: Sequence[object], dims: Sequence[int | None]) -> tupl
 
 
 @contextmanager
-def _shown_zeros(module: nn.Module) -> Iterator[None]:
+def _shown_zeros(module: nn.Module) -> Generator[None]:
     """Give parameters that are all zero some values: they would hide what they multiply."""
     hidden: list[tuple[nn.Parameter, Tensor]] = []
     with torch.no_grad():

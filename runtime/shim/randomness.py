@@ -1,15 +1,19 @@
-"""Random numbers inside a split call: every rank draws for the whole batch and keeps the rows that are its own.
+"""Random numbers inside a split call: every rank draws for the whole batch and keeps its own rows.
 
-The common stream so advances exactly as in one process, and dropout masks are those of one process. Operators whose
-draws depend on their input's values (rejection sampling, fused attention) get a stream of their own for each rank,
-started from the common one: the result then agrees in distribution.
+The common stream so advances exactly as in one process, and dropout masks are those of one process.
+Operators whose draws depend on their input's values (rejection sampling, fused attention) get a stream of
+their own for each rank, started from the common one: the result then agrees in distribution.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -23,15 +27,15 @@ from torch.utils._pytree import tree_map
 from ...configs.errors import XlError
 
 _EXACT = {
-    "bernoulli", "bernoulli_", "normal", "normal_", "uniform_", "exponential_", "random_", "cauchy_", "log_normal_",
-    "geometric_", "rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like",
-    "native_dropout", "multinomial",
+    "bernoulli", "bernoulli_", "normal", "normal_", "uniform_", "exponential_", "random_", "cauchy_",
+    "log_normal_", "geometric_", "rand", "randn", "randint", "randperm", "rand_like", "randn_like",
+    "randint_like", "native_dropout", "multinomial",
 }  # fmt: skip
-"""Operators that take as many numbers from the stream as their output has elements, whatever the values."""
+"""Operators that take as many numbers from the stream as they return elements, whatever the values."""
 
 
 @contextmanager
-def preserved_streams(device: torch.device) -> Iterator[None]:
+def preserved_streams(device: torch.device) -> Generator[None]:
     """Put back the streams of torch (CPU and `device`), Python and numpy at the end."""
     states, torch_states = stream_states(), torch_streams(device)
     try:
@@ -138,10 +142,9 @@ class Draw:
     """One random operator of a module's forward, as the probe saw it.
 
     Args:
-        name: the operator.
-        kind: common: one draw for all samples; rows: taken from the whole batch's draw; own: a stream per rank.
-        dim: under `rows`, the dim of the result along which the samples lie.
-        order: its dims by memory, the outermost first: numbers are drawn in that order.
+        name: the operator. kind: common: one draw for all samples; rows: taken from the whole batch's draw;
+        own: a stream per rank. dim: under `rows`, the dim of the result along which the samples lie. order:
+        its dims by memory, the outermost first: numbers are drawn in that order.
     """
 
     name: str
@@ -156,7 +159,7 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
 
 
 def classify(name: str, full: tuple[int, ...], piece: tuple[int, ...], order: tuple[int, ...]) -> Draw | None:
-    """Describe a draw from its result's shape for many samples and for fewer; None: that cannot be split."""
+    """Describe a draw by its result's shape for many samples and for fewer; None: it cannot be split."""
     varying = [dim for dim, (a, b) in enumerate(zip(full, piece, strict=True)) if a != b]
     if not varying:
         return Draw(name, "common") if name in _EXACT else None

@@ -1,4 +1,8 @@
-"""Watches one forward, operator by operator: which values come from the batch, what is written, what is random."""
+"""Watches one forward by its operators: what comes from the batch, what is written, what is random."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
 
 from __future__ import annotations
 
