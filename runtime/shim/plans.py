@@ -8,7 +8,8 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from .probe import Full, Split, rows_of
+from .arguments import rows_of
+from .decision import Full, Split
 from .trees import Structure
 
 Decision = Split | Full

@@ -55,7 +55,7 @@ def _replace(node: object, function: Callable[[object], object]) -> object:
             fresh[key] = _replace(value, function)
         return fresh
     if isinstance(node, list) or _is_tuple(node):
-        return _replace_sequence(node, function)
+        return _replace_sequence(cast("object", node), function)
     names = _field_names(node)
     if names is not None:
         changed = copy.copy(node)

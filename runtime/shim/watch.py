@@ -136,7 +136,7 @@ class Watch(TorchDispatchMode):
             for tensor in (*results, *written):
                 self._mark(tensor)
         dependent = tuple(tuple(t.shape) for t in results if self.depends(t))
-        if touched or random:
+        if random or (touched and not _makes_new(name)):
             self.operations.append(
                 Operation(
                     name,
