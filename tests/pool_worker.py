@@ -71,7 +71,6 @@ SELF_CHANGING = {
     "last_value",
     "__warningregistry__",
     "__slotnames__",
-    "_",
 }
 
 

@@ -49,6 +49,9 @@ class LoaderPosition(Protocol):
         ...
 
 
+_INHERITED = object()
+
+
 class Session:
     """What the patched functions of one process share; made by `install`, handed to every patch.
 
@@ -69,11 +72,13 @@ class Session:
         self.comm: Communicator | None = None
         self.active = False
         self.aside: str | None = None
+        self.closed = False
         self.in_backward = False  # process-wide: checkpoint recomputation runs in autograd's own threads
         self.on_activate: list[Callable[[], None]] = []
         self.loaders: list[LoaderPosition] = []  # the passes that are running; who appends, removes
         self._connect = connect
         self._patches: list[tuple[object, str, object]] = []
+        self.kept_store: object | None = None  # served for a script that distributes itself
         self._noted: set[str] = set()
 
     @property
@@ -120,17 +125,31 @@ class Session:
 
     def patch(self, owner: object, name: str, replacement: Callable[..., object]) -> None:
         """Replace `owner.name`; `unpatch` puts the original back."""
-        self._patches.append((owner, name, getattr(owner, name)))
+        # As it is stored: a static method must not come back as a function, an inherited one not at all.
+        self._patches.append((owner, name, vars(owner).get(name, _INHERITED)))
         setattr(owner, name, replacement)
 
     def unpatch(self) -> None:
         """Undo every patch, newest first (tests run many sessions in one process)."""
         while self._patches:
             owner, name, original = self._patches.pop()
-            setattr(owner, name, original)
+            if original is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+
+    def finish(self) -> None:
+        """Say on rank 0 what was split, and write the report; the script has ended well."""
+        if self.size == 1:
+            return
+        self.report.steps_aside = self.aside
+        self.note(self.report.summary())
+        if self.settings.report_file is not None:
+            self.report.write(self.settings.report_file)
 
     def close(self) -> None:
-        """Undo the patches and free the communicator."""
+        """Undo the patches and free the communicator; waits for nobody."""
+        self.closed = True
         self.unpatch()
         if self.comm is not None:
             self.comm.close()

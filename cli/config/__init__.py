@@ -1,0 +1,1 @@
+"""`xl config`: one file for each sub-command."""

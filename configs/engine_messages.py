@@ -1,0 +1,92 @@
+"""The messages between the launcher and the process that starts its workers: one JSON object a packet."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast
+
+from .worker import WorkerSettings
+
+PACKET_BYTES = 1 << 17
+"""Larger than any message; below the send buffer of a local socket, so that a packet goes out in one piece."""
+
+
+MAX_FDS = 4
+"""File descriptors that come with a message: stdin, stdout, stderr, and the store's socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Start one worker; three file descriptors come along (its stdin, stdout, stderr), and a fourth, the listening
+    socket of the store, where `settings.store_fd` is not None.
+
+    Args:
+        settings: what the worker is told.
+        env: variables to set on top of the starter's own environment.
+        unset: variables to remove from it.
+    """
+
+    settings: WorkerSettings
+    env: dict[str, str]
+    unset: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SignalWorkers:
+    """Send `signum` to every living worker, or (`group`) to its process group as a terminal would."""
+
+    signum: int
+    group: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Kill every process below the starter and answer with `Swept` once none is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A worker lives. `fresh_because` is set where a fork was planned and a new interpreter was used."""
+
+    rank: int
+    pid: int
+    fresh_because: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A worker ended at `time` (seconds since the epoch); `returncode` is negative for a signal."""
+
+    rank: int
+    pid: int
+    returncode: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Nothing is left below the starter."""
+
+
+Command = StartWorker | SignalWorkers | Sweep
+Event = Started | Exited | Swept
+_KINDS: dict[str, type] = {
+    kind.__name__: kind for kind in (StartWorker, SignalWorkers, Sweep, Started, Exited, Swept)
+}
+
+
+def encode(message: Command | Event) -> bytes:
+    """Return the packet that `decode` turns back into `message`."""
+    return json.dumps({"kind": type(message).__name__, **asdict(message)}).encode()
+
+
+def decode(packet: bytes) -> Command | Event:
+    """Return the message in `packet`."""
+    content = cast("dict[str, Any]", json.loads(packet))
+    kind = _KINDS[content.pop("kind")]
+    if kind is StartWorker:
+        content["settings"] = WorkerSettings(**content["settings"])
+        content["unset"] = tuple(content["unset"])
+    assert set(content) <= {field.name for field in fields(kind)}, content
+    return cast("Command | Event", kind(**content))

@@ -1,0 +1,342 @@
+"""Every setting as a flat table (`fsdp.version`): type, flag, variable, and how a value is checked."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, cast
+
+from pydantic import ValidationError
+
+from .errors import XlError
+from .profile import Profile
+
+Kind = Literal["whole", "number", "bool", "text", "choice", "list", "mapping"]
+Schema = dict[str, object]
+
+_KINDS: dict[object, Kind] = {
+    "integer": "whole",
+    "number": "number",
+    "boolean": "bool",
+    "string": "text",
+    "array": "list",
+    "object": "mapping",
+}
+_BOOLS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+_LISTS_AS_TEXT = {"gpu_ids", "show_ranks"}
+_SYNONYMS: dict[str, dict[str, str]] = {
+    "fsdp.auto_wrap_policy": {
+        "TRANSFORMER_BASED": "TRANSFORMER_BASED_WRAP",
+        "SIZE_BASED": "SIZE_BASED_WRAP",
+    },
+    "fsdp.sharding_strategy": {
+        "1": "FULL_SHARD",
+        "2": "SHARD_GRAD_OP",
+        "3": "NO_SHARD",
+        "4": "HYBRID_SHARD",
+        "5": "HYBRID_SHARD_ZERO2",
+    },
+}
+OTHER_NAMES = {
+    "nproc_per_node": "num_processes_per_machine",
+    "nproc": "num_processes_per_machine",
+    "nnodes": "num_machines",
+    "node_rank": "machine_rank",
+    "master_addr": "main_process_ip",
+    "master_port": "main_process_port",
+    "use_cpu": "cpu",
+    "precision": "mixed_precision",
+    "fp16": "mixed_precision",
+    "bf16": "mixed_precision",
+    "deepspeed_config": "deepspeed.config_file",
+    "deepspeed_config_file": "deepspeed.config_file",
+}
+"""Words of other launchers, as hints only: they mean the same, so the fix can name the right key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting.
+
+    Args:
+        name: the key; inside a section with a dot.
+        default: what holds when nobody sets it; None: decided from the machine.
+        choices: the values of a closed choice, in its spelling.
+        path: the value names a file or folder.
+    """
+
+    name: str
+    kind: Kind
+    default: object
+    description: str
+    flag: str
+    choices: tuple[str | int, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    path: bool = False
+
+    @property
+    def variable(self) -> str:
+        return "XL_" + self.name.replace(".", "_").upper()
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, in words."""
+        if self.kind == "choice":
+            return "one of " + ", ".join(map(str, self.choices))
+        words = {
+            "whole": "a whole number",
+            "number": "a number",
+            "bool": "true or false",
+            "text": "text",
+            "list": "a list of texts",
+            "mapping": "a mapping of names to texts",
+        }[self.kind]
+        low, high = self.minimum, self.maximum
+        if low is not None and high is not None:
+            return f"{words} from {low:g} to {high:g}"
+        return words if low is None else f"{words} of at least {low:g}"
+
+
+@lru_cache(maxsize=1)
+def all_keys() -> Mapping[str, Key]:
+    """Every key by its dotted name, in the profile's order; without `schema_version`."""
+    schema = cast("Schema", Profile.model_json_schema())
+    definitions = cast("dict[str, Schema]", schema["$defs"])
+    found: dict[str, Key] = {}
+    for name, prop in _properties(schema):
+        if "$ref" in prop:
+            section = definitions[str(prop["$ref"]).rsplit("/", 1)[-1]]
+            found |= {f"{name}.{inner}": _key(f"{name}.{inner}", it) for inner, it in _properties(section)}
+        elif name != "schema_version":
+            found[name] = _key(name, prop)
+    return found
+
+
+def _properties(schema: Schema) -> Iterable[tuple[str, Schema]]:
+    return cast("dict[str, Schema]", schema["properties"]).items()
+
+
+def _key(name: str, prop: Schema) -> Key:
+    options = cast("list[Schema]", prop.get("anyOf", [prop]))
+    shape = next(option for option in options if option.get("type") != "null")
+    closed = shape.get("enum", [shape["const"]] if "const" in shape else [])
+    choices = tuple(cast("list[str | int]", closed))
+    default = prop.get("default")
+    return Key(
+        name=name,
+        kind="choice" if choices else _KINDS[shape["type"]],
+        default=tuple(cast("list[str]", default)) if isinstance(default, list) else default,
+        description=str(prop.get("description", "")),
+        flag="--" + str(prop.get("flag", name.replace(".", "-").replace("_", "-"))),
+        choices=choices,
+        minimum=cast("float | None", shape.get("minimum")),
+        maximum=cast("float | None", shape.get("maximum")),
+        path=bool(prop.get("path", False)),
+    )
+
+
+def sections() -> tuple[str, ...]:
+    """Names of the keys that hold further keys, `env` included."""
+    return (*dict.fromkeys(name.split(".")[0] for name in all_keys() if "." in name), "env")
+
+
+def find_key(name: str) -> Key | None:
+    """The key of that dotted name; `env.NAME` is a text."""
+    head, dot, rest = name.partition(".")
+    if head == "env" and dot and rest:
+        return variable_key(rest)
+    return all_keys().get(name)
+
+
+def variable_key(variable: str) -> Key:
+    """The key of one variable of the processes."""
+    return Key(f"env.{variable}", "text", None, f"Variable {variable} of the processes.", "--env")
+
+
+def canonical(name: str) -> str:
+    """The name as the table has it: dashes become underscores, a section's name may be repeated.
+
+    `fsdp.fsdp_version` is `fsdp.version`, as other tools' files repeat it.
+    """
+    if name.startswith("env."):
+        return name
+    head, dot, rest = name.replace("-", "_").partition(".")
+    repeated = f"{head}.{rest.removeprefix(head + '_')}"
+    return repeated if dot and repeated in all_keys() else head + dot + rest
+
+
+def unknown_key(name: str, place: str) -> XlError:
+    """The error for a key that nobody knows, with the nearest known one."""
+    guess = nearest_key(name)
+    fix = f"did you mean {guess}?" if guess else "xl config schema lists every key; remove this one"
+    return XlError(f"unknown setting {name}", f"{place} sets it, and xl has no such setting", fix)
+
+
+def nearest_key(name: str) -> str | None:
+    """The known key that `name` most likely stands for."""
+    if name in OTHER_NAMES:
+        return OTHER_NAMES[name]
+    known = all_keys()
+    by_flag = {key.flag.removeprefix("--").replace("-", "_"): key.name for key in known.values()}
+    spellings = {**by_flag, **{key.replace(".", "_"): key for key in known}, **{key: key for key in known}}
+    last = name.rpartition(".")[2]
+    for text in (name, last):
+        close = difflib.get_close_matches(text, spellings, n=1, cutoff=0.7)
+        if close:
+            return spellings[close[0]]
+    inner = {key.rpartition(".")[2]: key for key in reversed(list(known))}
+    close = difflib.get_close_matches(last, inner, n=1, cutoff=0.7)
+    return inner[close[0]] if close else None
+
+
+def parse(key: Key, text: str, place: str) -> object:
+    """The value that a text from a flag, a variable or `xl config set` stands for; `null` is None."""
+    word = text.strip()
+    if word == "null":
+        return None
+    value: object = word
+    try:
+        if key.kind == "whole" or (key.kind == "choice" and isinstance(key.choices[0], int)):
+            value = int(word)
+        elif key.kind == "number":
+            value = float(word)
+        elif key.kind == "bool":
+            value = _BOOLS[word.lower()]
+        elif key.kind == "mapping":
+            value = parse_mapping(key, (text,), place)
+        elif key.name.startswith("env."):
+            value = text
+    except (ValueError, KeyError):
+        raise _wrong(key, text, place) from None
+    if word == "" and key.kind != "mapping" and not key.name.startswith("env."):
+        raise XlError(
+            f"{key.name}: the value is empty",
+            f"{place} sets it to nothing, {key.expected} is needed",
+            f"give a value, leave {place} out, or write null to have xl decide",
+        )
+    return check(key, value, place)
+
+
+def parse_mapping(key: Key, texts: Iterable[str], place: str) -> dict[str, str]:
+    """`NAME=VALUE` texts as a mapping."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise XlError(
+                f"{key.name}: {text!r} is not NAME=VALUE",
+                f"{place} sets it",
+                f"write {place} {name or 'NAME'}=VALUE",
+            )
+        pairs[name] = value
+    return pairs
+
+
+def check(key: Key, value: object, place: str) -> object:
+    """The value in the profile's own form, or an error that says what it must be.
+
+    These forms stand for others without a doubt and are taken: `no` and `off` where YAML made them False
+    and "no" is a choice; a choice in other letter case; a whole number where text is wanted; a text with
+    commas for a list; a list for `gpu_ids` and `show_ranks`. A number in quotes is an error.
+    """
+    if value is None:
+        return None
+    value = _coerce(key, value)
+    try:
+        Profile.model_validate(nest({key.name: value}))
+    except ValidationError:
+        raise _wrong(key, value, place) from None
+    return value
+
+
+def _coerce(key: Key, value: object) -> object:
+    whole = value if isinstance(value, int) and not isinstance(value, bool) else None
+    items = _items(value)
+    match key.kind:
+        case "choice":
+            return _choice(key, value)
+        case "text" if items is not None and key.name in _LISTS_AS_TEXT:
+            return ",".join(map(str, items))
+        case "text" if whole is not None:
+            return str(whole)
+        case "number" if whole is not None:
+            return float(whole)
+        case "list" if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        case "list" if items is not None:
+            return tuple(items)
+        case _:
+            return value
+
+
+def _items(value: object) -> list[object] | None:
+    return cast("list[object]", value) if isinstance(value, list) else None
+
+
+def _choice(key: Key, value: object) -> object:
+    if isinstance(value, bool):
+        return "no" if "no" in key.choices and not value else value
+    word = _SYNONYMS.get(key.name, {}).get(str(value).upper(), value)
+    if isinstance(word, str):
+        return next((c for c in key.choices if isinstance(c, str) and c.lower() == word.lower()), word)
+    return word
+
+
+def _wrong(key: Key, value: object, place: str) -> XlError:
+    written = f"'{value}'" if isinstance(value, str) else _shown(value)
+    return XlError(
+        f"{key.name}: {written} is not {key.expected}",
+        f"{place} sets it",
+        _fix(key, value),
+    )
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _fix(key: Key, value: object) -> str:
+    if isinstance(value, str) and key.kind in ("whole", "number") and _is_number(key, value):
+        return f"write {value.strip()} without quotes"
+    if isinstance(value, float) and value.is_integer() and key.kind == "whole":
+        return f"write {int(value)}"
+    if key.kind == "choice":
+        close = difflib.get_close_matches(str(value).lower(), [str(c).lower() for c in key.choices], n=1)
+        if close:
+            return "write " + next(str(c) for c in key.choices if str(c).lower() == close[0])
+    if key.kind == "text" and not isinstance(value, str):
+        return f'put it in quotes: "{_shown(value)}"'
+    return f"write {key.expected}, or null to have xl decide"
+
+
+def _is_number(key: Key, text: str) -> bool:
+    try:
+        parsed = int(text) if key.kind == "whole" else float(text)
+        Profile.model_validate(nest({key.name: parsed}))
+    except (ValueError, ValidationError):
+        return False
+    return True
+
+
+def nest(flat: Mapping[str, object]) -> dict[str, object]:
+    """Dotted keys as nested mappings."""
+    nested: dict[str, object] = {}
+    for name, value in flat.items():
+        head, dot, rest = name.partition(".")
+        if dot:
+            cast("dict[str, object]", nested.setdefault(head, {}))[rest] = value
+        else:
+            nested[head] = value
+    return nested

@@ -1,0 +1,131 @@
+"""The user's config folder: named profiles, which one is active, and the presets that xl brings."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from .errors import XlError
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def config_home(environ: Mapping[str, str]) -> Path | None:
+    """The user's config folder, which need not exist; None where the environment names no home."""
+    if environ.get("XL_CONFIG_HOME"):
+        return Path(environ["XL_CONFIG_HOME"])
+    for variable, inner in (("XDG_CONFIG_HOME", ""), ("APPDATA", ""), ("HOME", ".config")):
+        if environ.get(variable):
+            return Path(environ[variable], inner, "xl")
+    return None
+
+
+def writable_home(environ: Mapping[str, str]) -> Path:
+    """The user's config folder for writing."""
+    home = config_home(environ)
+    if home is None:
+        raise XlError(
+            "there is no config folder",
+            "HOME, XDG_CONFIG_HOME and XL_CONFIG_HOME are all unset or empty",
+            "set XL_CONFIG_HOME to a folder",
+        )
+    return home
+
+
+def shown(path: Path, cwd: Path) -> str:
+    """The path as messages show it: relative where it is inside the working directory."""
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
+
+
+def check_name(name: str) -> str:
+    """The profile's name, if it can be one."""
+    if not _NAME.fullmatch(name) or name.lower().endswith(_SUFFIXES):
+        raise XlError(
+            f"{name!r} cannot be a profile's name",
+            "a name is letters, digits, '.', '_' and '-', without a file's ending",
+            "choose another name; xl launch takes a file by --config-file",
+        )
+    return name
+
+
+def profile_path(environ: Mapping[str, str], name: str) -> Path:
+    """Where the named profile is kept, or would be."""
+    folder = writable_home(environ) / "profiles"
+    candidates = [folder / f"{check_name(name)}{suffix}" for suffix in _SUFFIXES]
+    return next((path for path in candidates if path.is_file()), candidates[0])
+
+
+def user_profiles(environ: Mapping[str, str]) -> dict[str, Path]:
+    """The user's profiles by name."""
+    home = config_home(environ)
+    return _by_name(home / "profiles") if home else {}
+
+
+def presets() -> dict[str, Path]:
+    """The presets by name."""
+    return _by_name(Path(__file__).parent / "presets")
+
+
+def _by_name(folder: Path) -> dict[str, Path]:
+    if not folder.is_dir():
+        return {}
+    files = (path for path in sorted(folder.iterdir()) if path.suffix in _SUFFIXES and path.is_file())
+    return {path.stem: path for path in files if not path.name.startswith(".")}
+
+
+def find_profile(environ: Mapping[str, str], name: str, named_by: str) -> Path:
+    """The file of the user's profile of that name, else of the preset."""
+    own, shipped = user_profiles(environ), presets()
+    if name in own:
+        return own[name]
+    if name in shipped:
+        return shipped[name]
+    known = [*own, *shipped]
+    close = difflib.get_close_matches(name, known, n=1)
+    what = f"there is no profile {name}"
+    if Path(name).suffix in _SUFFIXES:
+        raise XlError(what, f"{named_by} names a profile, not a file", f"pass --config-file {name}")
+    raise XlError(
+        what,
+        f"{named_by} names it",
+        f"did you mean {close[0]}?" if close else "known are " + ", ".join(known),
+    )
+
+
+def find_preset(name: str, named_by: str) -> Path:
+    """The file of the preset of that name."""
+    shipped = presets()
+    if name in shipped:
+        return shipped[name]
+    close = difflib.get_close_matches(name, shipped, n=1)
+    raise XlError(
+        f"there is no preset {name}",
+        f"{named_by} names it",
+        f"did you mean {close[0]}?" if close else "use one of " + ", ".join(shipped),
+    )
+
+
+def active_file(environ: Mapping[str, str]) -> Path | None:
+    """The file that holds the active profile's name."""
+    home = config_home(environ)
+    return home / "active" if home else None
+
+
+def active_profile(environ: Mapping[str, str]) -> str | None:
+    """Name of the active profile."""
+    pointer = active_file(environ)
+    if pointer is None:
+        return None
+    try:
+        return pointer.read_text(encoding="utf-8").strip() or None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise XlError(
+            f"{pointer} cannot be read: {error}",
+            "it holds the name of the active profile",
+            "xl config use NAME writes it anew; xl config use --none removes it",
+        ) from None

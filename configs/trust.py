@@ -1,0 +1,61 @@
+"""Project files the user trusts with settings that could run other code: loader variables and ssh."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from .errors import XlError
+from .files import write_atomic
+from .paths import config_home, writable_home
+
+_LOADER_PREFIXES = ("LD_", "DYLD_")
+_LOADER_NAMES = {"PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "BASH_ENV"}
+_SSH_KEYS = {"hosts", "ssh_options"}
+
+
+def needs_trust(key: str) -> bool:
+    """Whether a project file may set that key only when the user trusts it."""
+    if key in _SSH_KEYS:
+        return True
+    head, _, variable = key.partition(".")
+    return head == "env" and (variable.startswith(_LOADER_PREFIXES) or variable in _LOADER_NAMES)
+
+
+def content_hash(path: Path) -> str:
+    """The hash by which a file's content is known again."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def is_trusted(path: Path, environ: Mapping[str, str]) -> bool:
+    """Whether the user trusted this file with the content it has now."""
+    return (content_hash(path), str(path.resolve())) in _records(environ)
+
+
+def trust(path: Path, environ: Mapping[str, str]) -> None:
+    """Remember the file with its present content; an older record of it goes."""
+    store = writable_home(environ) / "trusted"
+    others = [(known, name) for known, name in _records(environ) if name != str(path.resolve())]
+    write_atomic(store, _lines([*others, (content_hash(path), str(path.resolve()))]))
+
+
+def untrusted(key: str, place: str, path: Path) -> XlError:
+    """The error for a setting of a file that is not trusted."""
+    return XlError(
+        f"{key} in {place} is not trusted",
+        "a project file that came with other people's code could run programs by it",
+        f"read the file, then type: xl config trust {path}",
+    )
+
+
+def _records(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    home = config_home(environ)
+    if home is None or not (home / "trusted").is_file():
+        return []
+    lines = (home / "trusted").read_text(encoding="utf-8").splitlines()
+    return [(line[:64], line[66:]) for line in lines if len(line) > 66]
+
+
+def _lines(records: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"{known}  {name}\n" for known, name in records)

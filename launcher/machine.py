@@ -1,0 +1,86 @@
+"""Facts of this machine and of this launch that planning needs, as frozen values."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .cores import usable_cores
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One NVIDIA GPU.
+
+    Args:
+        index: NVML's number.
+        uuid: its permanent name.
+        name: model.
+        memory_total_bytes: its memory; 0 where the driver does not tell.
+        memory_free_bytes: what is free of it.
+        mig: UUIDs of its MIG instances, empty unless it is divided.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    memory_total_bytes: int
+    memory_free_bytes: int
+    mig: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is true here and now; planning reads this and nothing else.
+
+    Args:
+        platform: as `sys.platform`.
+        usable_cores: CPU cores that this process may use at once.
+        gpus: all GPUs, whatever CUDA_VISIBLE_DEVICES says.
+        environment: the job's environment before xl changes it.
+        python: the interpreter that runs the script.
+        port: the store's port, held by a socket of this launch; 0 where nothing needs one.
+        run_id: name of this launch: its time and something that no other launch has.
+        state_folder: where log folders go that nobody asked for by name.
+    """
+
+    hostname: str
+    platform: str
+    usable_cores: int
+    gpus: tuple[Gpu, ...]
+    environment: Mapping[str, str]
+    python: str
+    cwd: str
+    port: int
+    run_id: str
+    state_folder: str
+
+
+def read_machine(environ: Mapping[str, str], port: int) -> Machine:
+    """Gather the facts; touches no GPU and imports no torch."""
+    home = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Machine(
+        hostname=socket.gethostname(),
+        platform=sys.platform,
+        usable_cores=usable_cores(),
+        gpus=_gpus(),
+        environment=environ,
+        python=sys.executable,
+        cwd=os.getcwd(),
+        port=port,
+        run_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
+        state_folder=os.path.join(home, "xl", "runs"),
+    )
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    if not os.path.exists("/dev/nvidiactl") and sys.platform == "linux":
+        return ()  # no driver is loaded; saves importing its library
+    from .gpus import read_gpus
+
+    return read_gpus()

@@ -1,0 +1,163 @@
+"""Watches one forward, operator by operator: which values come from the batch, what is written, what is random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from .randomness import constant_instead, is_random, memory_order, name_of
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operator as it ran.
+
+    Args:
+        name: the operator without namespace and overload; in-place ones end with an underscore.
+        inputs: shapes of the tensor arguments that depend on the batch.
+        others: number of tensor arguments that do not.
+        outputs: shapes of the results, when those depend on the batch.
+        sizes: shape of a random operator's result, else None.
+        selects: the size of the result depends on values (a mask used as index, nonzero).
+        reduction: the `reduction` argument of a loss (0 none, 1 mean, 2 sum), else None.
+        divides_by_batch: a divisor depends on the batch.
+        order: of a random operator's result, the dims by memory.
+    """
+
+    name: str
+    inputs: tuple[Shape, ...]
+    others: int
+    outputs: tuple[Shape, ...]
+    sizes: Shape | None
+    selects: bool
+    reduction: int | None
+    divides_by_batch: bool
+    order: tuple[int, ...] = ()
+
+
+class Watch(TorchDispatchMode):
+    """While active, random operators are constant and everything that a probe must know is written down.
+
+    Args:
+        batch: the tensors that hold samples.
+        state: parameters and buffers; what is about to be written is copied first, see `restore`.
+    """
+
+    def __init__(self, batch: Iterable[Tensor], state: Sequence[tuple[str, Tensor]]) -> None:
+        super().__init__()
+        self.operations: list[Operation] = []
+        self.reason: str | None = None  # why the batch cannot be split, whatever comes out
+        self._from_batch: dict[int, Tensor] = {}
+        self._state = {_key(tensor): (name, tensor) for name, tensor in state}
+        self._saved: dict[int, tuple[Tensor, Tensor]] = {}
+        for tensor in batch:
+            self._mark(tensor)
+
+    def depends(self, tensor: Tensor) -> bool:
+        """Whether the value of `tensor` comes from the batch."""
+        return _key(tensor) in self._from_batch
+
+    def written_from_batch(self) -> list[str]:
+        """Names of the parameters and buffers that were written with values from the batch."""
+        return [name for key, (name, _) in self._state.items() if key in self._from_batch]
+
+    def restore(self) -> None:
+        """Put back every parameter and buffer that was written."""
+        with torch.no_grad():
+            for tensor, before in self._saved.values():
+                tensor.detach().copy_(before)
+
+    def written(self) -> list[tuple[str, Tensor]]:
+        """Parameters and buffers that were written, with their names."""
+        return [self._state[key] for key in self._saved]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not hasattr(func, "_schema"):
+            self.reason = self.reason or f"it uses {func}, which cannot be watched"
+            return func(*args, **kwargs)
+        written = _written(func, args, kwargs)
+        for tensor in written:
+            self._save(tensor)
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        touched = [tensor for tensor in tensors if self.depends(tensor)]
+        if touched and torch.Tag.data_dependent_output in func.tags:
+            self.reason = self.reason or "it takes a decision, or a Python number, from the values of the batch"
+        shapes = tuple(tuple(tensor.shape) for tensor in touched)
+        random = is_random(func, args, kwargs)
+        out = constant_instead(func, args, kwargs) if random else func(*args, **kwargs)
+        results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        name = name_of(func)
+        if touched and not _makes_new(name):
+            for tensor in (*results, *written):
+                self._mark(tensor)
+        dependent = tuple(tuple(t.shape) for t in results if self.depends(t))
+        if touched or random:
+            self.operations.append(
+                Operation(
+                    name,
+                    shapes,
+                    len(tensors) - len(touched),
+                    dependent,
+                    tuple(results[0].shape) if random and results else None,
+                    _selects(func, tensors),
+                    _reduction(func, args, kwargs),
+                    name.startswith("div") and isinstance(args[1], Tensor) and self.depends(args[1]),
+                    memory_order(results[0]) if random and results else (),
+                )
+            )
+        return out
+
+    def _mark(self, tensor: Tensor) -> None:
+        self._from_batch[_key(tensor)] = tensor  # the reference keeps the storage, and so the key, taken
+
+    def _save(self, tensor: Tensor) -> None:
+        key = _key(tensor)
+        if key in self._state and key not in self._saved:
+            original = self._state[key][1]
+            self._saved[key] = (original, original.detach().clone())
+
+
+def _key(tensor: Tensor) -> int:
+    """The storage: views and in-place operators share it."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return id(tensor)
+    return tensor.untyped_storage()._cdata
+
+
+def _makes_new(name: str) -> bool:
+    """Operators that take only shape and type from their argument."""
+    return name.endswith("_like") or name.startswith("new_") or name in {"zero_", "fill_"}
+
+
+def _selects(func: Any, tensors: list[Tensor]) -> bool:
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return name_of(func) in {"_pack_padded_sequence", "repeat_interleave", "bincount"}
+    return name_of(func) != "index" or any(t.dtype in (torch.bool, torch.uint8) for t in tensors[1:])
+
+
+def _reduction(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.name == "reduction":
+            value = args[index] if index < len(args) else kwargs.get("reduction", argument.default_value)
+            return int(value)
+    return None
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[index] if index < len(args) else kwargs.get(argument.name)
+            found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+    return found
