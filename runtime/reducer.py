@@ -158,6 +158,36 @@ class GradientReducer:
                 self._average_singly(ready, reasons)
             self._learn(ready, reasons)
 
+    @torch.no_grad()
+    def average(
+        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """Return the means of gradients that did not go to `.grad`; None stays where all ranks have none. Collective.
+
+        Args:
+            parameters: what the gradients belong to; only their shapes and types matter.
+            gradients: in the same order.
+        """
+        kinds = [0 if g is None else SPARSE if g.layout == torch.sparse_coo else DENSE for g in gradients]
+        agreed = cast("list[int]", self._ranks.host.all_reduce(torch.tensor(kinds), "max").tolist())
+        means: list[Tensor | None] = [None] * len(kinds)
+        dense: list[Tensor] = []
+        for place, (kind, parameter, gradient) in enumerate(zip(agreed, parameters, gradients, strict=True)):
+            if kind == SPARSE:
+                means[place] = flat.average_sparse(
+                    self._ranks, gradient if gradient is not None else _no_rows(parameter)
+                )
+            elif kind == DENSE:
+                mean = (
+                    torch.zeros_like(parameter) if gradient is None else gradient.detach().to_dense().clone()
+                )
+                means[place] = mean
+                dense.append(mean)
+        self.traffic.exchanges += 1
+        self.traffic.gradients += len(dense)
+        self.traffic.bytes += flat.average(self._ranks, dense)
+        return means
+
     def close(self) -> None:
         """Take the hooks off; parameters keep their gradients."""
         for slot in self._slots:
