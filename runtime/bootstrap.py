@@ -1,6 +1,6 @@
 """A worker's first lines: takes its settings, prepares the process, and runs the user's program as `__main__`.
 
-    XL_WORKER='{"run_id": …}' python -c '… from xl.runtime.bootstrap import main; main()' … script train.py --epochs 3
+XL_WORKER='{"run_id": …}' python -c '… from xl.runtime.bootstrap import main; main()' … script train.py --epochs 3
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .finish import close_at_exit, close_process_groups, leave_soon
 from .imports import when_imported
 from .script import run_target, user_traceback
 from .seeding import seed_worker
+
 
 def main() -> None:
     """Run a worker in an interpreter of its own."""

@@ -39,7 +39,11 @@ def _is_zip(name: str) -> bool:
 
 def _run_file(name: str, main: ModuleType) -> None:
     main.__dict__.update(
-        __file__=name, __builtins__=sys.modules["builtins"], __spec__=None, __cached__=None, __annotations__={}
+        __file__=name,
+        __builtins__=sys.modules["builtins"],
+        __spec__=None,
+        __cached__=None,
+        __annotations__={},
     )
     with io.open_code(os.path.abspath(name)) as file:
         code = compile(file.read(), name, "exec", dont_inherit=True)

@@ -69,7 +69,9 @@ def _import_torch() -> _Import:
         import numpy  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError:
         pass
-    num_threads = _num_threads()  # numpy's BLAS stops its threads before a fork and starts them again after it
+    num_threads = (
+        _num_threads()
+    )  # numpy's BLAS stops its threads before a fork and starts them again after it
     try:
         import torch
         import torch.distributed
@@ -218,7 +220,9 @@ class Zygote:
                     os.killpg(pid, order.signum)
                 else:
                     os.kill(pid, order.signum)
-            except ProcessLookupError:  # just forked, without a session of its own yet; or dead and not yet reaped
+            except (
+                ProcessLookupError
+            ):  # just forked, without a session of its own yet; or dead and not yet reaped
                 os.kill(pid, order.signum)
 
     def _reap(self) -> None:
