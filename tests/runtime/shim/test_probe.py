@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+import torch._dynamo  # the first operator that is watched imports it, and it sets a variable
 import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.nn import functional as F
