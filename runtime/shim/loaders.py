@@ -54,6 +54,9 @@ class Pass:
         self.batch_size = _rows(batch)
         self.batches += 1
         self.rows += self.batch_size
+        if self is not self._session.loaders[-1]:
+            self._session.loaders.remove(self)
+            self._session.loaders.append(self)
         return batch
 
     def __getattr__(self, name: str) -> object:
@@ -78,6 +81,3 @@ def _rows(batch: object) -> int:
     leaves, _ = flatten(batch)
     sizes = [leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim]
     return max(1, sizes[0]) if sizes else 1
-
-
-
