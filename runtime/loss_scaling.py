@@ -23,8 +23,8 @@ class LossScaler:
 
     So `.grad` always holds the true gradient: several optimizers, clipping, accumulation by the program and
     a change of the scale in between need no care. Small gradients survive inside the graph, where the types
-    are narrow. The numbers are those of `torch.amp.GradScaler`, which leaves scaled gradients in `.grad` until a
-    step and lets each rank judge its own.
+    are narrow. The numbers are those of `torch.amp.GradScaler`, which leaves scaled gradients in `.grad`
+    until a step and lets each rank judge its own.
 
     Usage: run a backward of `scaled_roots(...)` inside `backward()`; `overflowed(comm)` then tells, the
     same on all ranks, whether a gradient is useless; skip the steps that would use it and call `update`.

@@ -162,7 +162,7 @@ class GradientReducer:
     def average(
         self, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
-        """Return the means of gradients that did not go to `.grad`; None stays where all ranks have none. Collective.
+        """Return the means of gradients that did not go to `.grad`; None where no rank has one. Collective.
 
         Args:
             parameters: what the gradients belong to; only their shapes and types matter.

@@ -54,7 +54,7 @@ class Backward:
             def run(start: Gradients) -> None:
                 backward(tensors, start, retain_graph, create_graph, grad_variables, inputs)
 
-            if self._session.passive or self._session.in_backward:
+            if self._session.aside is not None or self._session.in_backward:
                 run(grad_tensors)
             else:
                 self._backward(tensors, grad_tensors if grad_tensors is not None else grad_variables, run)
@@ -84,12 +84,13 @@ class Backward:
     def _backward(self, tensors: Roots, start: Gradients, run: Callable[[Gradients], None]) -> None:
         if region.current() is not None:
             raise _inside_forward("backward()")
-        scaler, reducer = self._scaler, self.reducer
+        scaler = self._scaler if self._session.active else None  # before that nothing is computed in fp16
+        reducer = self.reducer
         self._optimizers.backward_begins()
         if scaler is not None:
             if not self._optimizers.any_known:
                 raise _needs_optimizer()
-            roots = as_list(tensors)
+            roots = [tensors] if isinstance(tensors, Tensor) else tensors
             gradients = [None] * len(roots) if start is None else as_list(start)
             start = scaler.scaled_roots(roots, gradients)
         with ExitStack() as stack:
@@ -105,7 +106,7 @@ class Backward:
     def _averaged(
         self, inputs: Sequence[Tensor | None], gradients: tuple[Tensor | None, ...]
     ) -> tuple[Tensor | None, ...]:
-        """Average the gradients with respect to parameters; those of anything else are what they should be."""
+        """Average the gradients with respect to parameters; others are what they should be."""
         reducer = self.reducer
         if reducer is None:
             return gradients
@@ -145,7 +146,6 @@ def _inside_forward(what: str) -> XlError:
 def _needs_optimizer() -> XlError:
     return XlError(
         "mixed_precision=fp16 needs a torch.optim optimizer, and the script has made none before backward()",
-        "fp16 gradients overflow now and then; the step that would use them is skipped, which xl can do only for"
-        " optimizers that it knows",
+        "fp16 gradients overflow now and then, and only an optimizer's step can be skipped then",
         "pass --mixed-precision bf16 or no",
     )

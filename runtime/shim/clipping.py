@@ -30,7 +30,7 @@ def install(session: Session, optimizers: Optimizers) -> None:
 def _wrapper(session: Session, optimizers: Optimizers, inner: Clip) -> Clip:
     @functools.wraps(inner)
     def clip(parameters: Tensor | Iterable[Tensor], *args: object, **kwargs: object) -> object:
-        if session.passive:
+        if session.aside is not None:
             return inner(parameters, *args, **kwargs)
         listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         if optimizers.close_window(listed):
@@ -44,7 +44,7 @@ def _wrapper(session: Session, optimizers: Optimizers, inner: Clip) -> Clip:
 
 
 def _norm_so_far(session: Session, parameters: list[Tensor], norm_type: float) -> Tensor:
-    """A norm for the script to print while the window is open: the ranks' mean, because all must see one value."""
+    """A norm to print while the window is open: the ranks' mean, because all must see one value."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = utils.get_total_norm(gradients, norm_type)
     if session.comm is not None:

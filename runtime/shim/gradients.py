@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -20,7 +20,10 @@ from . import clipping, tensor_hooks, trees
 from .backward import Backward
 from .optimizers import Optimizers
 from .schedulers import Schedulers
-from .session import Session
+
+if TYPE_CHECKING:
+    from ...configs.worker import Precision
+    from .session import Session
 
 T = TypeVar("T")
 
@@ -38,7 +41,7 @@ class GradientSide:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._precision = session.settings.mixed_precision
+        self._precision: Precision = session.settings.mixed_precision
         self._device = torch.device("cpu")
         self._scaler = LossScaler() if self._precision == "fp16" else None
         self._optimizers = Optimizers(session, self._scaler)
@@ -91,7 +94,7 @@ class GradientSide:
             self._scaler.watch(parameters)
 
     def watch_inputs(self, leaves: Iterable[object]) -> None:
-        """Under fp16, have gradients with respect to a root call's inputs unscaled like those of parameters."""
+        """Under fp16, have gradients with respect to a root call's inputs unscaled like parameters'."""
         if self._scaler is not None:
             self._scaler.watch(t for t in leaves if isinstance(t, Tensor) and t.requires_grad and t.is_leaf)
 
@@ -118,7 +121,8 @@ class GradientSide:
     def _is_ours(self, hook: object) -> bool:
         """Whether a hook is one that the reducer or the scaler sets."""
         function = hook.func if isinstance(hook, functools.partial) else hook
-        return getattr(function, "__self__", None) in (self._backward.reducer, self._scaler)
+        owner = getattr(function, "__self__", None)
+        return owner is not None and owner in (self._backward.reducer, self._scaler)
 
 
 def _install_scaler_check(session: Session) -> None:
@@ -140,7 +144,8 @@ def _install_scaler_check(session: Session) -> None:
                 "pass --mixed-precision no (the script's own autocast and GradScaler keep working)",
             )
         raise XlError(
-            f"the script makes a GradScaler, and gradient_accumulation_steps={settings.gradient_accumulation_steps}",
+            "the script makes a GradScaler,"
+            f" and gradient_accumulation_steps={settings.gradient_accumulation_steps} was asked for",
             "whether its steps are skipped and when its scale changes would be decided batch by batch",
             "pass --gradient-accumulation-steps 1, or --mixed-precision fp16 and no GradScaler",
         )

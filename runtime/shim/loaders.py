@@ -59,6 +59,9 @@ class Pass:
         self.batch_size = _rows(batch)
         self.batches += 1
         self.rows += self.batch_size
+        if self is not self._session.loaders[-1]:
+            self._session.loaders.remove(self)
+            self._session.loaders.append(self)
         return batch
 
     def __getattr__(self, name: str) -> object:

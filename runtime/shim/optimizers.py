@@ -31,7 +31,8 @@ class Window:
     Args:
         sums: gradients of the script batches since the last real step.
         batches: how many script batches these are.
-        closed: the mean of the window is in `.grad` already, because it was clipped; the step is still to come.
+        first: where the loaders were at the first of them.
+        closed: the mean of the window is in `.grad` already, because it was clipped; its step is to come.
         skipped: the last `step()` was only gathered.
         overflows: of each backward since the last step whether fp16 overflowed.
         prints: storage and version of each gradient after the last backward, to notice changes by the script.
@@ -39,6 +40,7 @@ class Window:
 
     sums: GradientAccumulator = field(default_factory=GradientAccumulator)
     batches: int = 0
+    first: Progress | None = None
     closed: bool = False
     skipped: bool = False
     overflows: list[Tensor] = field(default_factory=list[Tensor])
@@ -106,7 +108,7 @@ class Optimizers:
         return window is not None and window.skipped and self._loaders.may_continue
 
     def close_window(self, parameters: Sequence[Tensor]) -> bool:
-        """Before clipping: bring the mean of the window to `.grad` if its step comes next, else return False."""
+        """Before clipping: bring the window's mean to `.grad` if its step comes next, else return False."""
         ids = {id(parameter) for parameter in parameters}  # all of them are alive until we return
         whole = True
         for optimizer, window in self._windows.items():
@@ -133,7 +135,7 @@ class Optimizers:
     def _wrapper(self, inner: Step) -> Step:
         @functools.wraps(inner)
         def step(optimizer: Optimizer, *args: object, **kwargs: object) -> object:
-            if self._session.passive or self._stepping:
+            if self._session.aside is not None or self._stepping:
                 return inner(optimizer, *args, **kwargs)
             self._stepping = True  # a subclass's step calls that of its base
             try:
@@ -177,19 +179,22 @@ class Optimizers:
             setting, fix = "mixed_precision=fp16", "--mixed-precision bf16"
         return XlError(
             f"{type(optimizer).__name__}.step(closure) is not possible with {setting}",
-            "the closure computes the gradient several times in one step, so no step can be put off or skipped",
+            "the closure computes the gradient several times in one step, so it cannot be put off or skipped",
             f"pass {fix}",
         )
 
     # --- accumulation
 
     def _gather(self, optimizer: Optimizer, window: Window, *, only_if_last: bool = False) -> bool:
-        """Take the gradient of one script batch; return whether it was the last of its window and is in `.grad`."""
+        """Take the gradient of one script batch; return whether its window is full, its mean in `.grad`."""
         progress = self._loaders.look(optimizer)
         last = progress.is_last or window.batches + 1 >= self._every
         if only_if_last and not last:
             return False
         parameters = parameters_of(optimizer)
+        window.first = window.first or progress
+        if not progress.in_proportion_to(window.first):
+            raise _out_of_proportion(self._every)
         if window.prints not in (None, prints_of(parameters)):
             raise _changed(optimizer, self._every)
         self._loaders.commit()
@@ -197,7 +202,7 @@ class Optimizers:
         window.batches += 1
         if last:
             window.sums.fold()
-            window.batches = 0
+            window.batches, window.first = 0, None
             window.closed = True
             if self.reducer is not None:
                 self.reducer.flush()
@@ -226,16 +231,50 @@ def _changed(optimizer: Optimizer, every: int) -> XlError:
         f"the script changes gradients before {type(optimizer).__name__}.step(),"
         f" which is not possible with gradient_accumulation_steps={every}",
         "what it changes is the gradient of one batch; the step uses the mean of several",
-        "clip with torch.nn.utils.clip_grad_norm_ or clip_grad_value_, or pass --gradient-accumulation-steps 1",
+        "clip with torch.nn.utils.clip_grad_norm_ or clip_grad_value_; or --gradient-accumulation-steps 1",
+    )
+
+
+def _out_of_proportion(every: int) -> XlError:
+    return XlError(
+        "two loaders that are read together hand out batches of changing proportions,"
+        f" which is not possible with gradient_accumulation_steps={every}",
+        "a batch counts by its rows, and which loader's rows those are cannot be told",
+        "pass drop_last=True to both loaders, or --gradient-accumulation-steps 1 to xl launch",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the loaders handed out since the last step: rows of the batches, and whether the pass is over."""
+    """What the loaders handed out since the last step.
 
-    rows: float
-    is_last: bool
+    Args:
+        moved: every loader that advanced, with the rows of its batches; the one that advanced last, last.
+        together: those of them that always advance together.
+    """
+
+    moved: tuple[tuple[LoaderPosition, int], ...] = ()
+    together: tuple[LoaderPosition, ...] = ()
+
+    @property
+    def rows(self) -> float:
+        """The weight of the batch."""
+        return float(self.moved[-1][1]) if self.moved else 1.0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the pass is over."""
+        return any(loader.is_last for loader in self.together)
+
+    def in_proportion_to(self, first: Progress) -> bool:
+        """Whether the loaders that are read together grew or shrank by one factor since `first`."""
+        before = dict(first.moved)
+        pairs = [
+            (before[loader], now)
+            for loader, now in self.moved
+            if loader in self.together and loader in before
+        ]
+        return all(then * pairs[0][1] == now * pairs[0][0] for then, now in pairs)
 
 
 class LoaderProgress:
@@ -263,8 +302,13 @@ class LoaderProgress:
             self._session.note(
                 "no DataLoader is running: batches count alike, and a last short window is not stepped"
             )
-            return Progress(1.0, False)
-        moved = [loader for loader in running if loader.batches > self._before(loader)[0]]
+            return Progress()
+        moved = [
+            (loader, loader.rows - rows)
+            for loader in running
+            for batches, rows in [self._before(loader)]
+            if loader.batches > batches
+        ]
         if not moved:
             raise XlError(
                 f"{type(optimizer).__name__}.step() is the second step of an optimizer within one batch",
@@ -272,10 +316,9 @@ class LoaderProgress:
                 " which has not happened yet",
                 "pass --gradient-accumulation-steps 1",
             )
-        # The loader that began last is the one the step belongs to; others that move in lockstep (zip) count too.
-        ends = [loader for loader in moved if loader is moved[-1] or loader in self._moved]
-        rows = moved[-1].rows - self._before(moved[-1])[1]
-        return Progress(float(rows), any(loader.is_last for loader in ends))
+        # The step belongs to the loader that was read last, and to those that are always read with it (zip).
+        together = [loader for loader, _ in moved if loader is moved[-1][0] or loader in self._moved]
+        return Progress(tuple(moved), tuple(together))
 
     def commit(self) -> None:
         """A step uses what `look` told."""

@@ -32,7 +32,7 @@ class Schedulers:
         self._depth = 0  # schedulers call each other, and themselves while they are built
 
     def install(self) -> None:
-        """Wrap every scheduler class, those of the script when they are first used; only under accumulation."""
+        """Wrap every scheduler class, the script's when first used; only under accumulation."""
         if self._session.settings.gradient_accumulation_steps == 1:
             return
         self._wrap_line(LRScheduler)
@@ -62,7 +62,7 @@ class Schedulers:
 
         @functools.wraps(inner)
         def step(scheduler: LRScheduler, *args: object, **kwargs: object) -> object:
-            if not self._depth and not self._session.passive and self._put_off(scheduler):
+            if not self._depth and self._session.aside is None and self._put_off(scheduler):
                 return None
             self._depth += 1
             try:

@@ -75,7 +75,7 @@ class Session:
         self.closed = False
         self.in_backward = False  # process-wide: checkpoint recomputation runs in autograd's own threads
         self.on_activate: list[Callable[[], None]] = []
-        self.loaders: list[LoaderPosition] = []  # the passes that are running; who appends, removes
+        self.loaders: list[LoaderPosition] = []  # the passes that are running, the one read last at the end
         self._connect = connect
         self._patches: list[tuple[object, str, object]] = []
         self.kept_store: object | None = None  # served for a script that distributes itself

@@ -60,5 +60,5 @@ def _refusal(which: str) -> XlError:
     return XlError(
         f"the script sets a gradient hook on {which}",
         "the hook would see the gradient of one process's rows before it is averaged (in fp16: a scaled one)",
-        "change gradients after loss.backward() instead: clip_grad_value_, clip_grad_norm_, or p.grad.mul_(mask)",
+        "change gradients after loss.backward(): with clip_grad_value_, clip_grad_norm_ or p.grad.mul_(mask)",
     )
