@@ -39,8 +39,8 @@ SMALL_PARAMETERS = 100_000_000
 """What the answer "small" stands for: at most this many."""
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-_SIZE = re.compile(r"(\d+(?:_\d{3})*(?:\.\d+)?)\s*([KMBT]?)", re.IGNORECASE)
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(?:G|GB|GIB)?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+(?:_[0-9]{3})*(?:\.[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
+_MEMORY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:G|GB|GIB)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
