@@ -74,40 +74,43 @@ def make_names(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Script:
-    """One public script: where it is, how it is called, what data it wants (made in the working directory)."""
+    """One public script: where it is, how it is called, with which flags of xl, on what data."""
 
     repository: str
     path: str
     args: str = ""
+    flags: str = ""
     prepare: Callable[[Path], None] = lambda _: None
 
 
 SCRIPTS = {
     "mnist": Script(
-        "pytorch+examples", "mnist/main.py", "--epochs 1", lambda d: make_mnist(d.parent / "data")
+        "pytorch+examples", "mnist/main.py", "--epochs 1", prepare=lambda d: make_mnist(d.parent / "data")
     ),
-    "vae": Script("pytorch+examples", "vae/main.py", "--epochs 1", lambda d: make_mnist(d.parent / "data")),
+    "vae": Script(
+        "pytorch+examples", "vae/main.py", "--epochs 1", prepare=lambda d: make_mnist(d.parent / "data")
+    ),
     "mnist_rnn": Script(
-        "pytorch+examples", "mnist_rnn/main.py", "--epochs 1", lambda d: make_mnist(d.parent / "data")
+        "pytorch+examples", "mnist_rnn/main.py", "--epochs 1", prepare=lambda d: make_mnist(d.parent / "data")
     ),
     "regression": Script("pytorch+examples", "regression/main.py"),
     "dcgan": Script(
         "pytorch+examples",
         "dcgan/main.py",
         "--dataset mnist --dataroot ../data --niter 1 --batchSize 256 --ngf 8 --ndf 8 --workers 0 --manualSeed 1",
-        lambda d: make_mnist(d.parent / "data"),
+        prepare=lambda d: make_mnist(d.parent / "data"),
     ),
     "word_lm": Script(
         "pytorch+examples",
         "word_language_model/main.py",
         "--model Transformer --data words --epochs 1 --emsize 32 --nhid 32 --log-interval 2",
-        lambda d: make_words(d / "words"),
+        prepare=lambda d: make_words(d / "words"),
     ),
     "hogwild": Script(
         "pytorch+examples",
         "mnist_hogwild/main.py",
         "--epochs 1 --num-processes 2",
-        lambda d: make_mnist(d.parent / "data"),
+        prepare=lambda d: make_mnist(d.parent / "data"),
     ),
     "nanogpt": Script(
         "karpathy+nanoGPT",
@@ -115,13 +118,15 @@ SCRIPTS = {
         "--device=cpu --compile=False --eval_iters=2 --log_interval=1 --block_size=32 --batch_size=8 --n_layer=2 "
         "--n_head=2 --n_embd=32 --max_iters=12 --lr_decay_iters=12 --dataset=tokens --eval_interval=6 "
         "--gradient_accumulation_steps=2",
-        lambda d: make_tokens(d / "data" / "tokens"),
+        # It would distribute itself over nccl when it sees RANK.
+        "--distributed-by xl",
+        prepare=lambda d: make_tokens(d / "data" / "tokens"),
     ),
     "makemore": Script(
         "karpathy+makemore",
         "makemore.py",
         "-i names.txt -o out --max-steps 60 --num-workers 0 --n-embd 16 --n-embd2 16 --n-layer 2",
-        make_names,
+        prepare=make_names,
     ),
     "yunjey_cnn": Script(
         "yunjey+pytorch-tutorial",
@@ -137,7 +142,7 @@ SCRIPTS = {
         "eriklindernoren+PyTorch-GAN",
         "implementations/wgan_gp/wgan_gp.py",
         "--n_epochs 1 --n_cpu 0",
-        lambda d: make_mnist(d.parent.parent / "data" / "mnist"),
+        prepare=lambda d: make_mnist(d.parent.parent / "data" / "mnist"),
     ),
 }
 
@@ -167,7 +172,7 @@ def run(
         )
         seconds = time.perf_counter() - start
     # A time or a rate is not a result: leave out what is followed by its unit.
-    text = re.sub(r"[-+]?\d+\.?\d*\s*(?:ms|s|sec|seconds|%/s)\b", "", done.stdout)
+    text = re.sub(r"ms/batch +\S+|[-+]?\d+\.?\d*\s*(?:ms|s|sec|seconds|%/s)\b", "", done.stdout)
     return Outcome(
         done.returncode, [float(n) for n in NUMBER.findall(text)], done.stdout, done.stderr, seconds
     )
@@ -214,6 +219,7 @@ def main() -> int:
             print(one.err[-1500:])
         for n in options.processes:
             launcher = [xl, "launch", "--cpu", "--seed", "0", "--num-processes", str(n)]
+            launcher += script.flags.split()
             many = run(script, options.sources, launcher, environ, options.timeout_s)
             gap = difference(one.numbers, many.numbers)
             row = f"{name:14s} {n:2d} {many.code:5d} {len(many.numbers):8d} {gap:20.2e}"
