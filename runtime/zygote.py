@@ -1,7 +1,7 @@
 """The process that starts the workers: it imports torch once and forks them, or starts new interpreters.
 
-The launcher starts it with one end of a local socket. It obeys `StartWorker`, `SignalWorkers` and `Sweep`, and
-reports `Started`, `Exited` and `Swept`. When the launcher goes away, it kills everything below it and ends.
+The launcher starts it with one end of a local socket. It obeys `StartWorker`, `SignalWorkers` and `Sweep`,
+and reports `Started`, `Exited` and `Swept`. When the launcher goes away, it kills all below it and ends.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def main() -> None:
     """Serve the launcher; what follows `serve` happens in forked workers only."""
     fd, launcher, mode, *argv = sys.argv[1:]
-    # Until it listens, this process cannot see its launcher go, and the kernel must end it; afterwards it must
-    # outlive the launcher.
+    # Until it listens, this process cannot see its launcher go, and the kernel must end it; afterwards it
+    # must outlive the launcher.
     set_parent_death_signal(signal.SIGKILL)
     become_subreaper()
     link = socket.socket(fileno=int(fd))

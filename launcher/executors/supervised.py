@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 
-from ...configs.processes import become_subreaper, descendants, sweep
+from ...configs.processes import become_subreaper
 from ..plan import LaunchPlan
 from ..runs import RunFolder
 from ..supervisor import Supervisor
@@ -18,15 +17,12 @@ def run(plan: LaunchPlan, listener: socket.socket) -> int:
     assert plan.log_folder is not None
     folder = RunFolder(plan.log_folder, prune=plan.prune_logs)
     become_subreaper()
-    # Whoever became xl by exec may have had children; they are none of ours.
-    before = descendants(os.getpid())
     happenings = Happenings()
     starter = _starter(plan, listener, happenings)
     try:
         return Supervisor(plan, starter, happenings).run()
     finally:
         starter.close()
-        sweep(spare=before)
         folder.close()
 
 

@@ -23,11 +23,13 @@ from ...configs.engine_messages import (
     decode,
     encode,
 )
+from ...configs.processes import descendants, sweep
 from ..output import WorkerFds
 from ..plan import LaunchPlan, WorkerStart
 from .base import Happenings, StarterLost
 
-_ANSWER_PATIENCE_S = 3.0
+_ANSWER_PATIENCE_S = 1.0
+"""A zygote that does not answer in this time (stopped, or lost) is not waited for."""
 
 
 class ZygoteStarter:
@@ -45,6 +47,8 @@ class ZygoteStarter:
         self._swept = threading.Semaphore(0)
         self._closing = False
         self._num_started = 0
+        # Whoever became xl by exec may have had children; they are none of ours.
+        self._spared = descendants(os.getpid())
         with far_end:
             self._process = subprocess.Popen(
                 zygote_argv(
@@ -101,6 +105,8 @@ class ZygoteStarter:
             return
         self._send(Sweep())
         self._swept.acquire(timeout=_ANSWER_PATIENCE_S)
+        # Where the zygote was killed, its orphans came to us.
+        sweep(spare=(*self._spared, self._process.pid))
 
     def close(self) -> None:
         self._closing = True
@@ -113,3 +119,4 @@ class ZygoteStarter:
             self._process.kill()
             self._listening.join()
         self._link.close()
+        sweep(spare=self._spared)
