@@ -44,7 +44,7 @@ class Wishes:
         origin: the profile's name or file, for messages.
         processes_here: worker processes on this machine, None: not said.
         gpu_ids: the devices it names, as written; None: all.
-        cpu: trains on the CPU.
+        cpu: trains on the CPU; False: says that it does not; None: not said.
         mixed_precision: no, fp16, bf16 or fp8.
         num_machines: machines of the job.
     """
@@ -52,7 +52,7 @@ class Wishes:
     origin: str
     processes_here: int | None = None
     gpu_ids: str | None = None
-    cpu: bool = False
+    cpu: bool | None = None
     mixed_precision: str = "no"
     num_machines: int = 1
 
@@ -331,6 +331,11 @@ def _profile(facts: Facts) -> Iterator[Finding]:
         return
     here = sum(len(gpu.mig) or 1 for gpu in gpus.gpus)
     ids = [part.strip() for part in (wishes.gpu_ids or "").split(",") if part.strip() not in ("", "all")]
+    if not here and wishes.cpu is False:
+        what = f"{wishes.origin} is for GPUs (cpu: false), none are here"
+        fix = "launch where the GPUs are, or xl config set cpu=true"
+        yield Finding("profile-gpus", "warning", what, "training would run on the CPU", fix)
+        return
     absent = [entry for entry in ids if entry.isdigit() and int(entry) >= len(gpus.gpus)]
     if absent:
         what = f"{wishes.origin} asks for the GPUs {wishes.gpu_ids}, {len(gpus.gpus)} are here"
