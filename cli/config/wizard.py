@@ -140,7 +140,7 @@ def _save(answers: Answers, environ: Mapping[str, str]) -> None:
     path = paths.profile_path(environ, answers.name)
     write_profile(path, settings(answers), header(answers))
     write_atomic(paths.writable_home(environ) / "active", f"{answers.name}\n")
-    click.echo(f"Saved and active: {path}")
+    click.echo(f"Saved and active:\n  {path}")  # not wrapped, so that it can be copied
     for line in _above(environ):
         say(line)
     later = not_yet(answers)

@@ -104,9 +104,9 @@ _BACKENDS: dict[BackendChoice, str] = {
     "ddp": "whole model on each device",
     "fsdp": "sharded over the devices",
     "fsdp-offload": "sharded, in the machine's RAM",
-    "zero2": "DeepSpeed, gradients and optimizer sharded",
+    "zero2": "DeepSpeed, parameters whole",
     "zero3": "DeepSpeed, sharded",
-    "zero3-offload": "DeepSpeed, sharded, in the machine's RAM",
+    "zero3-offload": "DeepSpeed, in the machine's RAM",
     "none": "one process, nothing to distribute",
 }
 

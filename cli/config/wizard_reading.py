@@ -62,7 +62,7 @@ def read_address(text: str, _answers: Answers, _offer: Offer) -> object:
 
 
 def read_port(text: str, _answers: Answers, _offer: Offer) -> object:
-    return _whole(text, "the port, the same on all machines,", 1, 65535)
+    return _whole(text, "the port", 1, 65535)
 
 
 def read_processes(text: str, answers: Answers, offer: Offer) -> object:

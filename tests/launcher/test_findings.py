@@ -84,6 +84,10 @@ SPOILED: dict[str, tuple[str, Facts]] = {
     "blocking": ("cuda-blocking", facts(environment={"CUDA_LAUNCH_BLOCKING": "1"})),
     "hidden gpus": ("cuda-visible-devices", facts(environment={"CUDA_VISIBLE_DEVICES": ""})),
     "profile too big": ("profile-gpus", facts(wishes=Wishes("profile big", processes_here=8))),
+    "profile without gpus": (
+        "profile-gpus",
+        facts(machine(gpus=gpu_facts(0)), sound_software(cuda=None), wishes=Wishes("profile g", cpu=False)),
+    ),
     "profile's ids": ("profile-gpus", facts(wishes=Wishes("profile ids", gpu_ids="0,5"))),
     "profile's bf16": (
         "profile-bf16",
@@ -124,6 +128,7 @@ HARMLESS: dict[str, Facts] = {
     "no gpus to hide": facts(
         machine(gpus=gpu_facts(0)), sound_software(cuda=None), {"CUDA_VISIBLE_DEVICES": ""}
     ),
+    "open profile": facts(machine(gpus=gpu_facts(0)), sound_software(cuda=None), wishes=Wishes("p")),
     "cpu profile": facts(wishes=Wishes("profile cpu", processes_here=64, cpu=True)),
     "profile fits": facts(
         wishes=Wishes("profile p", processes_here=2, mixed_precision="bf16", gpu_ids="all")

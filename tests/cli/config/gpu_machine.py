@@ -1,4 +1,4 @@
-"""`xl` on a machine with four GPUs that are not here: their facts stand in for NVML's, everything else is real."""
+"""`xl` on a machine with four GPUs that are not here: their facts stand in for NVML's, all else is real."""
 
 from __future__ import annotations
 

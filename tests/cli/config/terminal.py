@@ -42,6 +42,7 @@ class Terminal:
             dimensions=(LINES, columns),
             timeout=30,
         )
+        self.child.delaybeforesend = None
         # prompt_toolkit asks where the cursor is; a terminal answers.
         self.screen.write_process_input = self._reply
 
