@@ -1,10 +1,11 @@
 """The job's own process group: collectives that work while torch.distributed knows of no group."""
 
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -21,11 +22,36 @@ class Pending(Protocol):
         ...
 
 
+class _Group(Protocol):
+    """What gloo's and nccl's process groups have in common; torch's stubs do not say it."""
+
+    def allreduce(self, tensors: list[torch.Tensor], options: object) -> Pending: ...
+    def broadcast(self, tensors: list[torch.Tensor], options: object) -> Pending: ...
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor]) -> Pending: ...
+    def shutdown(self) -> None: ...
+
+
+def _connect(
+    store: dist.Store, rank: int, size: int, device: torch.device, timeout: timedelta, local: bool
+) -> _Group:
+    if device.type == "cuda":
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        return cast("_Group", dist.ProcessGroupNCCL(store, rank, size, options))
+    if not local:
+        return cast("_Group", dist.ProcessGroupGloo(store, rank, size, timeout))
+    gloo = cast("Any", dist.ProcessGroupGloo)
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname="127.0.0.1")]
+    options._timeout = timeout
+    return cast("_Group", gloo(store, rank, size, options))
+
+
 class Communicator:
     """Collectives among all ranks of the job over a process group of our own.
 
-    No default group is made: `torch.distributed.is_initialized()` stays False for the script. Every method but
-    the properties is collective: all ranks call it, in one order, with tensors of equal shape and type.
+    No default group is made: `torch.distributed.is_initialized()` stays False for the script. Every method is
+    collective: all ranks call it, in one order, with tensors of equal shape and type.
 
     Args:
         store: a store that all ranks share; keys are prefixed with `xl/<name>`.
@@ -48,24 +74,15 @@ class Communicator:
         local: bool = True,
     ) -> None:
         self.rank, self.size, self.device = rank, size, device
-        timeout = timedelta(seconds=timeout_s)
+        self._store, self._name, self._timeout_s, self._local = store, name, timeout_s, local
+        self._siblings: list[Communicator] = []
         prefixed = dist.PrefixStore(f"xl/{name}", store)
-        if device.type == "cuda":
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = timeout
-            self._group: dist.Backend = dist.ProcessGroupNCCL(prefixed, rank, size, options)
-        elif local:
-            options = dist.ProcessGroupGloo._Options()
-            options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-            options._timeout = timeout
-            self._group = dist.ProcessGroupGloo(prefixed, rank, size, options)
-        else:
-            self._group = dist.ProcessGroupGloo(prefixed, rank, size, timeout)
+        self._group = _connect(prefixed, rank, size, device, timedelta(seconds=timeout_s), local)
 
     def start_all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "sum") -> Pending:
         """Begin reducing `tensor` in place over all ranks; its content is undefined until `wait()`."""
         options = dist.AllreduceOptions()
-        options.reduceOp = _OPS[op]
+        options.reduceOp = cast("dist.ReduceOp", _OPS[op])
         return self._group.allreduce([tensor], options)
 
     def all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "sum") -> torch.Tensor:
@@ -86,10 +103,35 @@ class Communicator:
         self._group.allgather([parts], [tensor]).wait()
         return parts
 
+    def all_gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return the data of all ranks, in rank order; lengths may differ."""
+        sizes = [int(size) for size in self.all_gather(torch.tensor([len(data)], device=self.device))]
+        padded = torch.zeros(max(*sizes, 1), dtype=torch.uint8)
+        if data:
+            padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        parts = self.all_gather(padded.to(self.device))
+        return [part.cpu().numpy().tobytes()[:size] for part, size in zip(parts, sizes, strict=True)]
+
+    def sibling(self, name: str, device: torch.device) -> Communicator:
+        """Connect the same ranks once more, for collectives with an order of their own; closed with it."""
+        made = Communicator(
+            self._store,
+            self.rank,
+            self.size,
+            device,
+            name=f"{self._name}/{name}",
+            timeout_s=self._timeout_s,
+            local=self._local,
+        )
+        self._siblings.append(made)
+        return made
+
     def barrier(self) -> None:
         """Return once every rank has called it."""
         self.all_reduce(torch.zeros(1, device=self.device))
 
     def close(self) -> None:
-        """Free the group; torch 2.13 may abort the process when one is left open at exit."""
+        """Free the group and its siblings; torch may abort the process if one is left open at exit."""
+        while self._siblings:
+            self._siblings.pop().close()
         self._group.shutdown()

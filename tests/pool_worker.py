@@ -64,7 +64,14 @@ def patchable() -> list[object]:
     return owners + subclasses(torch.optim.Optimizer) + subclasses(torch.optim.lr_scheduler.LRScheduler)
 
 
-SELF_CHANGING = {"last_traceback", "last_exc", "last_type", "last_value", "__warningregistry__", "_"}
+SELF_CHANGING = {
+    "last_traceback",
+    "last_exc",
+    "last_type",
+    "last_value",
+    "__warningregistry__",
+    "__slotnames__",
+}
 
 
 class State:

@@ -1,8 +1,13 @@
-"""Where the script is in its data loaders: accumulation weighs batches and closes a window at the end of a pass.
+"""Where the script is in its data loaders: accumulation weighs batches and ends a window with the pass.
 
-The loader is never rebuilt and nothing is fetched ahead: its random numbers are drawn when the script asks. Every
-rank reads the same batches; a loader that is not seeded is found by the checksum of the next module call.
+The loader is never rebuilt and nothing is fetched ahead: its random numbers are drawn when the script asks.
+Every rank reads the same batches; a loader that is not seeded is found by the checksum of the next module
+call.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
 
 from __future__ import annotations
 
@@ -78,6 +83,3 @@ def _rows(batch: object) -> int:
     leaves, _ = flatten(batch)
     sizes = [leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim]
     return max(1, sizes[0]) if sizes else 1
-
-
-
