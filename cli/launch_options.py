@@ -223,6 +223,9 @@ class SettingsCommand(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise unknown_option(error.option_name, ctx) from None
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}

@@ -24,6 +24,9 @@ def set_value(text: str, document: Document, key: str, value: object) -> str:
     root = compose(text)
     changed = _set_in_yaml(text, root, key, value)
     wanted = _settings(document) | {key: _listed(value)}
+    if "." in key:
+        # A section without a setting of its own counts as a value; it has one now.
+        wanted.pop(key.partition(".")[0], None)
     try:
         found = _settings(parse_document(changed, document.path, document.shown))
     except XlError:
@@ -102,7 +105,8 @@ def _replace(text: str, node: Node, new: str) -> str:
     if start == end or new.startswith("\n"):
         # An empty value has no place of its own: it stands right behind the colon.
         return text[:start].rstrip(" ") + (new if new.startswith("\n") else f" {new}") + text[end:]
-    return text[:start] + new + text[end:]
+    # A text written as a block ends behind its last line break.
+    return text[:start] + new + text[len(text[:end].rstrip()) :]
 
 
 def _insert(text: str, section: MappingNode, line: str) -> str:

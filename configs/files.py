@@ -53,6 +53,7 @@ class _Loader(yaml.SafeLoader):
     """YAML with JSON's numbers: `010` and `1:30` stay text, where YAML 1.1 reads other numbers."""
 
 
+_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")}
 _NUMBER_TAGS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"}
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBER_TAGS]
@@ -197,6 +198,8 @@ class _Tree:
             lines[name] = _line(key)
 
     def _value(self, loader: _Loader, node: Node) -> object:
+        if node.tag not in _TAGS:
+            raise self._error(node, f"has the tag {node.tag}", "write the value without a tag")
         self.nodes += 1
         if self.nodes > _MOST_NODES:
             raise self._error(node, "holds too many values", "a settings file has at most a few hundred")

@@ -206,6 +206,12 @@ def parse(key: Key, text: str, place: str) -> object:
     word = text.strip()
     if word == "null":
         return None
+    if word == "" and key.kind != "mapping" and not key.name.startswith("env."):
+        raise XlError(
+            f"{key.name}: the value is empty",
+            f"{place} sets it to nothing, {key.expected} is needed",
+            f"give a value, leave {place} out, or write null to have xl decide",
+        )
     value: object = word
     try:
         if key.kind == "whole" or (key.kind == "choice" and isinstance(key.choices[0], int)):
@@ -220,12 +226,6 @@ def parse(key: Key, text: str, place: str) -> object:
             value = text
     except (ValueError, KeyError):
         raise _wrong(key, text, place) from None
-    if word == "" and key.kind != "mapping" and not key.name.startswith("env."):
-        raise XlError(
-            f"{key.name}: the value is empty",
-            f"{place} sets it to nothing, {key.expected} is needed",
-            f"give a value, leave {place} out, or write null to have xl decide",
-        )
     return check(key, value, place)
 
 
@@ -313,6 +313,8 @@ def _fix(key: Key, value: object) -> str:
     if isinstance(value, float) and value.is_integer() and key.kind == "whole":
         return f"write {int(value)}"
     if key.kind == "choice":
+        if isinstance(value, str) and value in map(str, key.choices):
+            return f"write {value} without quotes"
         close = difflib.get_close_matches(str(value).lower(), [str(c).lower() for c in key.choices], n=1)
         if close:
             return "write " + next(str(c) for c in key.choices if str(c).lower() == close[0])

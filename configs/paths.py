@@ -70,13 +70,12 @@ def presets() -> dict[str, Path]:
 
 
 def _by_name(folder: Path) -> dict[str, Path]:
-    if not folder.is_dir():
+    try:
+        found = sorted(folder.iterdir(), key=lambda path: path.stem)
+    except OSError:
+        # Not there, or another user's, as with sudo and a kept HOME.
         return {}
-    files = (
-        path
-        for path in sorted(folder.iterdir(), key=lambda path: path.stem)
-        if path.suffix in _SUFFIXES and path.is_file()
-    )
+    files = (path for path in found if path.suffix in _SUFFIXES and path.is_file())
     return {path.stem: path for path in files if not path.name.startswith(".")}
 
 
@@ -131,5 +130,5 @@ def active_profile(environ: Mapping[str, str]) -> str | None:
         raise XlError(
             f"{pointer} cannot be read: {error}",
             "it holds the name of the active profile",
-            "xl config use NAME writes it anew; xl config use --none removes it",
+            f"remove {pointer}, or set XL_CONFIG_HOME to another folder",
         ) from None

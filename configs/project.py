@@ -29,10 +29,10 @@ def find_project_file(cwd: Path) -> ProjectFile | None:
     `/tmp` or in a home folder does not reach into every folder below it.
     """
     cwd = cwd.resolve()
-    root = next((folder for folder in (cwd, *cwd.parents) if (folder / ".git").exists()), cwd)
+    root = next((folder for folder in (cwd, *cwd.parents) if os.path.exists(folder / ".git")), cwd)
     for folder in (cwd, *cwd.parents):
         path = folder / NAME
-        if path.is_file():
+        if os.path.isfile(path):
             return ProjectFile(path, _refusal(path))
         if folder == root:
             return None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import cast
 
 from .errors import XlError
 from .files import write_atomic
@@ -51,11 +53,15 @@ def untrusted(key: str, place: str, path: Path) -> XlError:
 
 def _records(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     home = config_home(environ)
-    if home is None or not (home / "trusted").is_file():
+    try:
+        lines = (home / "trusted").read_text(encoding="utf-8").splitlines() if home else []
+        pairs = [cast("list[str]", json.loads(line)) for line in lines]
+    except (OSError, ValueError):
+        # What cannot be read trusts nothing.
         return []
-    lines = (home / "trusted").read_text(encoding="utf-8").splitlines()
-    return [(line[:64], line[66:]) for line in lines if len(line) > 66]
+    return [(known, name) for known, name in pairs]
 
 
 def _lines(records: Iterable[tuple[str, str]]) -> str:
-    return "".join(f"{known}  {name}\n" for known, name in records)
+    """One JSON list a line: a path may hold any character."""
+    return "".join(json.dumps([known, name]) + "\n" for known, name in records)

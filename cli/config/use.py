@@ -22,7 +22,11 @@ def use(name: str | None, nothing: bool) -> None:
         )
     pointer = paths.writable_home(environ) / "active"
     if name is None:
-        pointer.unlink(missing_ok=True)
+        try:
+            pointer.unlink(missing_ok=True)
+        except OSError as error:
+            what = f"{pointer} cannot be removed: {error.strerror}"
+            raise XlError(what, "it holds the active profile's name", "make its folder writable") from None
         click.echo("No profile is active.")
         return
     path = paths.find_profile(environ, name, "xl config use")
