@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ..configs.commands import Program
 from ..configs.errors import XlError
-from ..configs.profile import Profile
+from ..configs.profile import Profile, Section
 from ..configs.torchrun import PLACE_VARIABLES
 from ..configs.worker import Precision, ScriptKind, Target, WorkerSettings
 from .devices import VISIBLE, devices_per_worker, selected_devices, visible_devices
@@ -336,7 +336,7 @@ _NOT_BUILT = (
 
 def _short(profile: Profile, name: str) -> str:
     value: object = getattr(profile, name)
-    return "…" if hasattr(value, "model_fields") else str(value)
+    return "…" if isinstance(value, Section) else str(value)
 
 
 def _wanted_processes(profile: Profile) -> int | None:

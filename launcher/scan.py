@@ -116,26 +116,27 @@ def _locate_script(name: str, cwd: Path) -> Path:
         )
     if path.is_dir():
         if not (path / "__main__.py").is_file():
-            fix = _suggest(path / "train.py", path) or "name a file"
+            fix = _suggest(os.path.join(name, "train.py"), cwd) or "name a file"
             raise XlError(f"{name} is a folder", "it has no __main__.py that could be run", fix)
         return path / "__main__.py"
     if not path.exists():
-        parent = path.parent if path.parent.is_dir() else cwd
-        fix = _suggest(path, parent) or "check the path"
+        fix = _suggest(name, cwd) or "check the path"
         raise XlError(f"there is no script {name}", f"{path} does not exist", fix)
     if not os.access(path, os.R_OK):
         raise XlError(f"{name} cannot be read", "its permissions forbid it", f"chmod u+r {name}")
     return path
 
 
-def _suggest(wanted: Path, folder: Path) -> str | None:
+def _suggest(name: str, cwd: Path) -> str | None:
+    """Name the Python files beside the one that is missing whose names are near."""
     import difflib
 
-    names = [entry.name for entry in folder.iterdir() if entry.suffix == ".py"]
-    close = difflib.get_close_matches(wanted.name, names, n=3, cutoff=0.5)
-    if not close:
+    folder, wanted = os.path.split(name)
+    if not (cwd / folder).is_dir():
         return None
-    return f"did you mean {' or '.join(os.path.relpath(folder / name) for name in close)}?"
+    names = [entry.name for entry in (cwd / folder).iterdir() if entry.suffix == ".py"]
+    close = difflib.get_close_matches(wanted, names, n=3)
+    return f"did you mean {' or '.join(os.path.join(folder, near) for near in close)}?" if close else None
 
 
 def scan_script(start: Path) -> ScriptScan:

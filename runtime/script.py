@@ -22,13 +22,18 @@ def run_target(target: Target) -> None:
         sys.argv = ["-m", *target.args]
         _run_as_main(target.name)
     elif os.path.isdir(target.name) or _is_zip(target.name):
-        sys.path.insert(0, target.name)
+        sys.path.insert(0, _absolute(target.name))
         sys.argv = [target.name, *target.args]
         _run_as_main("__main__", alter_argv=False)
     else:
         sys.path.insert(0, os.path.dirname(os.path.realpath(target.name)))
         sys.argv = [target.name, *target.args]
-        _run_file(target.name, main)
+        _run_file(_absolute(target.name), main)
+
+
+def _absolute(name: str) -> str:
+    """Return the path as Python itself shows it in `__file__` and tracebacks: absolute, and not tidied."""
+    return os.path.join(os.getcwd(), name)
 
 
 def _run_as_main(module: str, *, alter_argv: bool = True) -> None:
@@ -49,7 +54,7 @@ def _run_file(name: str, main: ModuleType) -> None:
         __cached__=None,
         __annotations__={},
     )
-    with io.open_code(os.path.abspath(name)) as file:
+    with io.open_code(name) as file:
         code = compile(file.read(), name, "exec", dont_inherit=True)
     exec(code, main.__dict__)
 

@@ -71,8 +71,17 @@ def pid_of(launch: Launch, victim: str) -> int:
     return int((launch.folder / victim).read_text())
 
 
+QUICK = {("launcher", signal.SIGINT), ("launcher", signal.SIGKILL), ("zygote", signal.SIGKILL)}
+"""In a collective nothing but the workers' own reactions differs: the rest of that half is for long runs."""
+
 MATRIX = [
-    pytest.param(state, victim, signum, id=f"{state}-{victim}-{signum.name}")
+    pytest.param(
+        state,
+        victim,
+        signum,
+        id=f"{state}-{victim}-{signum.name}",
+        marks=[pytest.mark.long] * (state == "gloo" and (victim, signum) not in QUICK),
+    )
     for state in ("idle", "gloo")
     for victim in ("launcher", "zygote", "worker0", "worker1")
     for signum in SIGNALS

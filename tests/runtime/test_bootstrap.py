@@ -1,0 +1,197 @@
+"""A script under xl cannot tell that it is not run by `python script.py`: same output, same errors, same files."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+WAYS = {
+    "exec": [],
+    "zygote": ["--start", "zygote"],
+    "fresh": ["--start", "fresh"],
+}
+# Makes xl treat the script as one that distributes itself, so that it does no more than to start it.
+FIRST = "import os; os.environ.get('RANK')\n"
+
+PROBE = (
+    FIRST
+    + """
+import atexit, json, multiprocessing, pickle, sys, threading, time, __main__
+
+class Thing:
+    pass
+
+def send(queue):
+    queue.put((os.path.basename(__file__), __name__, multiprocessing.current_process().name))
+
+if __name__ == "__main__":
+    print(__name__, __file__, sys.argv, sys.path[0], __spec__, __package__, __doc__)
+    print(__main__.Thing is Thing, type(pickle.loads(pickle.dumps(Thing()))) is Thing)
+    print(sorted(name for name in globals() if not name.startswith("_")))
+    print(sorted(name for name in globals() if name.startswith("_")))
+    for method in ("fork", "spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        queue = context.Queue()
+        child = context.Process(target=send, args=(queue,), name=method)
+        child.start()
+        print(queue.get())
+        child.join()
+    print(sys.stdout.line_buffering, sys.stdout.encoding, sys.stdin.read())
+    print(sys.flags, sys.warnoptions, threading.current_thread() is threading.main_thread())
+    print([name for name in os.environ if name.startswith("XL_")])
+    print("xl" in sys.argv[0], sys.excepthook is sys.__excepthook__ or sys.excepthook.__module__)
+    atexit.register(print, "at exit")
+    threading.Thread(target=lambda: (time.sleep(0.3), print("thread done"))).start()
+    print("main done")
+"""
+)
+
+IMPORTS = FIRST + "import beside\nprint(beside.value)\n"
+
+RAISES = (
+    FIRST
+    + """
+def inner():
+    raise KeyError("odd")
+try:
+    inner()
+except KeyError as error:
+    raise ValueError("outer") from error
+"""
+)
+
+
+def run(command: list[str], cwd: Path, way: str | None, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    environ = {
+        **os.environ, "XDG_STATE_HOME": str(cwd / "state"), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"
+    }  # fmt: skip
+    if way is None:
+        full = [sys.executable, *command]
+    else:
+        full = [sys.executable, "-m", "xl.cli", "launch", "-q", "--cpu", *WAYS[way], *command]
+    return subprocess.run(
+        full, cwd=cwd, env=environ, input=stdin, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+def assert_same(command: list[str], cwd: Path, way: str) -> subprocess.CompletedProcess[str]:
+    plain, ours = run(command, cwd, None, "typed"), run(command, cwd, way, "typed")
+    assert ours.stdout == plain.stdout
+    ours_err = "".join(line + "\n" for line in ours.stderr.splitlines() if not line.startswith("xl: "))
+    assert ours_err == plain.stderr
+    assert ours.returncode == plain.returncode
+    return ours
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_script(tmp_path: Path, way: str) -> None:
+    (tmp_path / "train.py").write_text(PROBE)
+    done = assert_same(["train.py", "--lr", "1"], tmp_path, way)
+    assert done.stdout.splitlines()[-2:] == ["thread done", "at exit"]
+
+
+@pytest.mark.parametrize(
+    ("form", "way"),
+    [
+        ("folder/train.py", "zygote"),
+        ("./folder/train.py", "exec"),
+        ("module", "zygote"),
+        ("module", "exec"),
+        ("folder", "exec"),
+        ("zip", "exec"),
+    ],
+)
+def test_every_form_of_program(tmp_path: Path, way: str, form: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "beside.py").write_text("value = 1")
+    (folder / "__init__.py").write_text("")
+    text = IMPORTS + "import sys\nprint(sys.argv, sys.path[0], __name__, __file__, __package__)\n"
+    (folder / "train.py").write_text(text)
+    (folder / "__main__.py").write_text(text)
+    command = [form, "x"]
+    if form == "module":
+        (tmp_path / "beside.py").write_text("value = 2")
+        command = ["-m", "folder.train", "x"]
+    if form == "zip":
+        with zipfile.ZipFile(tmp_path / "zip", "w") as archive:
+            archive.write(folder / "beside.py", "beside.py")
+            archive.write(folder / "__main__.py", "__main__.py")
+    assert_same(command, tmp_path, way)
+
+
+@pytest.mark.parametrize(
+    ("text", "way"),
+    [
+        (RAISES, "exec"),
+        (RAISES, "zygote"),
+        (FIRST + "def f(:\n", "exec"),
+        (FIRST + "import nothing_of_this_name\n", "exec"),
+        (FIRST + "raise SystemExit('text')\n", "exec"),
+        (FIRST + "import sys\nsys.excepthook = lambda *error: print('hook', error[0])\n1 / 0\n", "zygote"),
+        (FIRST + "assert 1 == 2, 'no'\n", "exec"),
+    ],
+    ids=["chain-exec", "chain-zygote", "syntax", "import", "exit", "hook", "assert"],
+)
+def test_errors_look_as_in_python(tmp_path: Path, way: str, text: str) -> None:
+    (tmp_path / "train.py").write_text(text)
+    assert_same(["train.py"], tmp_path, way)
+
+
+@pytest.mark.parametrize("way", ["exec", "zygote"])
+def test_torch_and_its_data_workers(tmp_path: Path, way: str) -> None:
+    (tmp_path / "train.py").write_text(
+        FIRST
+        + """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 6
+    def __getitem__(self, i):
+        return torch.tensor(i)
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn", "forkserver"):
+        loader = DataLoader(Numbers(), batch_size=3, num_workers=1, multiprocessing_context=method)
+        print(method, [batch.tolist() for batch in loader])
+    torch.save({"a": Numbers()}, "saved.pt")
+    print(type(torch.load("saved.pt", weights_only=False)["a"]) is Numbers)
+"""
+    )
+    assert_same(["train.py"], tmp_path, way)
+
+
+@pytest.mark.parametrize("way", ["zygote", "fresh"])
+def test_ranks_of_a_script_that_distributes_itself_draw_apart(tmp_path: Path, way: str) -> None:
+    """As processes of their own would: a forked worker must not repeat the random state of its origin."""
+    (tmp_path / "train.py").write_text(
+        FIRST
+        + "import random, numpy, torch\n"
+        + "print(random.random(), numpy.random.rand(), torch.rand(1).item())\n"
+    )
+    done = run(["--num-processes", "2", "--show-ranks", "all", "train.py"], tmp_path, way)
+    numbers = re.findall(r"0\.\d+|\d\.\d+e-\d+", done.stdout)
+    assert len(numbers) == len(set(numbers)) == 6, done.stdout
+
+
+def test_variables_that_torch_reads_at_its_import_are_in_time(tmp_path: Path) -> None:
+    """The zygote would have imported torch before the script sets them: such a script gets fresh processes."""
+    (tmp_path / "train.py").write_text(
+        FIRST + "os.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads())\n"
+    )
+    done = run(["--num-processes", "2", "train.py"], tmp_path, "zygote")
+    assert done.stdout == "1\n", "asked for by name, the zygote is used all the same"
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "xl.cli", "launch", "--cpu", "--num-processes", "2", "train.py"]
+    fresh = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert fresh.stdout == "2\n"
