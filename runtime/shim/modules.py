@@ -92,10 +92,12 @@ class ModuleCalls:
         if obstacle == SHAPELESS:
             return self._in_full(module, args, kwargs, obstacle)
         session.activate(_device_of(module))
-        self._gradients.track(module)
+        if obstacle != COMPUTED:
+            self._gradients.track(module)
+        leaves, structure = trees.flatten((args, kwargs))
+        self._gradients.watch_inputs(leaves)
         if session.size == 1:
             return self._in_full(module, args, kwargs, "one process")
-        leaves, structure = trees.flatten((args, kwargs))
         if obstacle is not None:
             decision: Split | Full = Full(obstacle)
         else:
@@ -185,6 +187,7 @@ class ModuleCalls:
 
 
 SHAPELESS = "its parameters take their shape in this call"
+COMPUTED = "its parameters are computed by the script (functional_call)"
 
 
 def inspect(module: nn.Module) -> tuple[str | None, Hashable]:
@@ -207,7 +210,7 @@ def inspect(module: nn.Module) -> tuple[str | None, Hashable]:
             if isinstance(parameter, UninitializedTensorMixin):
                 return SHAPELESS, None
             if parameter is not None and not parameter.is_leaf:
-                obstacle = "its parameters are computed by the script (functional_call)"
+                obstacle = COMPUTED
     return obstacle, hash(tuple(settings))
 
 

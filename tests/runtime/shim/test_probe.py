@@ -1,6 +1,7 @@
 """What the probe decides about modules, in the mode of the call, and that it leaves no trace."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-import torch._dynamo  # the first operator that is watched imports it, and it sets a variable
+import torch._dynamo  # pyright: ignore  # the first watched operator imports it, and it sets a variable
 import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.nn import functional as F
