@@ -371,7 +371,8 @@ class GradientReducer:
 def _no_rows(parameter: Tensor) -> Tensor:
     """A sparse gradient for a parameter that had none."""
     indices = torch.zeros((1, 0), dtype=torch.int64, device=parameter.device)
-    return torch.sparse_coo_tensor(indices, parameter.new_zeros((0, *parameter.shape[1:])), parameter.shape)
+    values = parameter.new_zeros((0, *parameter.shape[1:]))
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False)
 
 
 def _no_graph(name: str) -> XlError:

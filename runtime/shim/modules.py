@@ -79,7 +79,7 @@ class ModuleCalls:
         if obstacle is not None and obstacle.undecided:
             return self._in_full(module, args, kwargs, obstacle.reason)
         session.activate(_device_of(module))
-        self._gradients.track(module)
+        self._gradients.track(module, (args, kwargs))
         if session.size == 1:
             return self._in_full(module, args, kwargs, "one process")
         leaves, structure = trees.flatten((args, kwargs))
@@ -105,12 +105,16 @@ class ModuleCalls:
             return Full("its parameters are computed by the script (functional_call)")
         if torch.autograd.forward_ad._current_level >= 0:
             return Full("forward-mode differentiation is active")
-        hooked = next((name or type(module).__name__ for name, c in module.named_modules() if _has_hooks(c)), None)
+        hooked = next(
+            (name or type(module).__name__ for name, c in module.named_modules() if _has_hooks(c)), None
+        )
         if hooked is not None:
             return Full(f"a hook on {hooked} must see the whole batch")
         return None
 
-    def _decide(self, module: nn.Module, tree: object, leaves: list[object], structure: object) -> Split | Full:
+    def _decide(
+        self, module: nn.Module, tree: object, leaves: list[object], structure: object
+    ) -> Split | Full:
         def ask() -> Split | Full:
             self._session.report.probes += 1
             # A compiled module is tried as it was written: compiling for every try would take minutes.
@@ -177,7 +181,9 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _needs_region(module: nn.Module, split: Split) -> bool:
-    norms = any(isinstance(child, nn.modules.batchnorm._NormBase) and child.training for child in module.modules())
+    norms = any(
+        isinstance(child, nn.modules.batchnorm._NormBase) and child.training for child in module.modules()
+    )
     return norms or bool(split.draws) or any(output.how in ("mean", "sum") for output in split.outputs)
 
 
