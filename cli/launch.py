@@ -7,7 +7,15 @@ from pathlib import Path
 import click
 
 from ..configs.env import read_environ
+from ..configs.errors import XlError
 from ..configs.resolve import resolve
+from ..configs.worker import Target
+from ..launcher.executors import execute
+from ..launcher.machine import read_machine
+from ..launcher.planner import make_plan
+from ..launcher.ports import hold_port
+from ..launcher.report import say
+from ..launcher.scan import locate, scan_script
 from .launch_options import LaunchCommand, collect_flags, launch_options
 
 
@@ -27,9 +35,25 @@ def launch(
     config_file: str | None,
 ) -> int:
     """Run SCRIPT with its ARGS as it is, on the processes that the settings ask for."""
-    resolved = resolve(collect_flags(ctx), read_environ(), Path.cwd(), profile, config_file)
-    for name, value in resolved.values.items():
-        if value.origin.kind != "default":
-            click.echo(f"{name}: {value.value}  ({value.origin.place})")
-    click.echo(f"settings: {resolved.label}; {script} {script_args}")
-    return 0
+    if no_python:
+        raise XlError(
+            f"--no-python is not there yet ({script})",
+            "this version of xl starts Python programs only",
+            "name the Python file, or -m and its module",
+        )
+    environ, cwd = read_environ(), Path.cwd()
+    resolved = resolve(collect_flags(ctx), environ, cwd, profile, config_file)
+    target = Target(script, script_args, module)
+    scan = scan_script(locate(target, cwd))
+    with hold_port(resolved.profile.main_process_port) as listener:
+        machine = read_machine(environ, listener.getsockname()[1])
+        plan = make_plan(resolved.profile, resolved.label, target, machine, scan)
+        if dry_run:
+            click.echo(plan.render())
+            return 0
+        plan.check()
+        if not quiet:
+            for warning in (*resolved.warnings, *plan.warnings):
+                say(f"xl: warning: {warning}")
+            say(plan.summary())
+        return execute(plan, listener)

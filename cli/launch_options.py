@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from ..configs.errors import XlError, raise_all
 from ..configs.keys import OTHER_NAMES, Key, all_keys, nearest_key, parse, parse_mapping
-from ..configs.layers import Flags
+from ..configs.layers import Flags, printed
 from .refused_flags import refusal
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -94,7 +94,7 @@ class _Collected:
             self.problems.append(
                 XlError(
                     f"{other} and {place} contradict each other",
-                    f"{other} asks for {key}={self.flags[key]}, {place} for {key}={value}",
+                    f"{other} asks for {key}={printed(self.flags[key])}, {place} for {key}={printed(value)}",
                     "keep one of the two",
                 )
             )
@@ -246,8 +246,8 @@ def _dashes(name: str) -> str:
 
 
 def _position(heading: str) -> int:
-    order = ["Options", "Profiles", *(heading for heading, _ in GROUPS)]
-    return order.index(heading)
+    order = ["Options", "Profiles", *(name for name, _ in GROUPS)]
+    return order.index(heading) if heading in order else len(order)
 
 
 def unknown_option(name: str, ctx: click.Context) -> XlError:
@@ -260,10 +260,11 @@ def unknown_option(name: str, ctx: click.Context) -> XlError:
     close = [] if word in OTHER_NAMES else difflib.get_close_matches(name, flags, n=1)
     key = nearest_key(word)
     guess = close[0] if close else all_keys()[key].flag if key else None
+    command = " ".join(ctx.command_path.split())
     return XlError(
         f"unknown option {name}",
-        f"{ctx.command_path} has no such option",
-        f"did you mean {guess}?" if guess else f"{ctx.command_path} --help lists the options",
+        f"{command} has no such option",
+        f"did you mean {guess}?" if guess else f"{command} --help lists the options",
     )
 
 

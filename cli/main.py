@@ -77,7 +77,7 @@ def _fail(error: XlError) -> int:
 
 def usage_error(error: click.UsageError) -> XlError:
     """What click found wrong with the command line, as what, why and fix."""
-    command = error.ctx.command_path if error.ctx else "xl"
+    command = " ".join(error.ctx.command_path.split()) if error.ctx else "xl"
     usage = " ".join(error.ctx.get_usage().split()) if error.ctx else "Usage: xl COMMAND"
     what = error.format_message().rstrip(".")
     possible: list[str] = []

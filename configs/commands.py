@@ -1,4 +1,4 @@
-"""The command lines of xl's own processes: the bootstrap of one worker, and the zygote that starts them all."""
+"""The command lines of xl's own processes: the bootstrap of one worker, and the zygote that starts all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .worker import Target
 
 
 def _python_code(module: str) -> str:
-    # `python -m` would look for xl, and for what xl imports, in the working directory first; -P came with 3.11.
+    # `python -m` would look for xl, and what xl imports, in the working directory first; -P came with 3.11.
     return f"import sys; sys.path[0] or sys.path.pop(0); from {module} import main; main()"
 
 
@@ -36,7 +36,9 @@ class Program:
     @classmethod
     def from_argv(cls, argv: Sequence[str]) -> Program:
         when, how, name, *args = argv
-        return cls(Target(name, tuple(args), module=how == "module"), after_torch=when == "prepare-after-torch")
+        return cls(
+            Target(name, tuple(args), module=how == "module"), after_torch=when == "prepare-after-torch"
+        )
 
 
 def bootstrap_argv(python: str, program: Program) -> list[str]:

@@ -9,7 +9,7 @@ from . import paths
 from .errors import XlError
 from .files import Document, Entry, flatten, read_document
 from .keys import all_keys, check
-from .layers import Origin, Value
+from .layers import Origin, Value, printed
 
 SHARED = {
     "zero_optimization.stage": "deepspeed.zero_stage",
@@ -113,7 +113,7 @@ def _switched_off(document: Document, precision: Value) -> list[XlError]:
 
 def _conflict(name: str, ours: Value, theirs: Value) -> XlError:
     return XlError(
-        f"two values for {name}: {ours.value} and {theirs.value}",
-        f"{ours.origin.place} says {ours.value}, {theirs.origin.place} says {theirs.value}",
+        f"two values for {name}: {printed(ours.value)} and {printed(theirs.value)}",
+        f"{ours.origin.place} says {printed(ours.value)}, {theirs.origin.place} says {printed(theirs.value)}",
         f'write the same in both, or "auto" in the DeepSpeed file, or leave out {ours.origin.place}',
     )

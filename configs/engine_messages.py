@@ -9,7 +9,7 @@ from typing import Any, cast
 from .worker import WorkerSettings
 
 PACKET_BYTES = 1 << 17
-"""Larger than any message; below the send buffer of a local socket, so that a packet goes out in one piece."""
+"""Larger than any message; below a local socket's send buffer, so that a packet goes out in one piece."""
 
 
 MAX_FDS = 4
@@ -18,8 +18,10 @@ MAX_FDS = 4
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start one worker; three file descriptors come along (its stdin, stdout, stderr), and a fourth, the listening
-    socket of the store, where `settings.store_fd` is not None.
+    """Start one worker.
+
+    Three file descriptors come along (its stdin, stdout, stderr), and a fourth, the store's listening socket,
+    where `settings.store_fd` is not None.
 
     Args:
         settings: what the worker is told.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from .errors import XlError
 from .layers import Layer, Origin, Value
@@ -16,6 +16,9 @@ OWN_VARIABLES = {
 }
 """Variables that are no settings, with what they are for."""
 
+WORKER_VARIABLE = "XL_WORKER"
+"""Holds a worker's settings, as JSON; the worker removes it before the script starts."""
+
 OWN_PREFIXES = ("XL_WORKER_",)
 """What xl hands to the processes it starts; a launch inside a launch sees them."""
 
@@ -23,6 +26,18 @@ OWN_PREFIXES = ("XL_WORKER_",)
 def read_environ() -> dict[str, str]:
     """The environment as it is now."""
     return dict(os.environ)
+
+
+def take_variable(name: str) -> str | None:
+    """Return the variable and remove it, so that children of this process do not inherit it."""
+    return os.environ.pop(name, None)
+
+
+def change_environment(values: Mapping[str, str], unset: Iterable[str] = ()) -> None:
+    """Set and remove variables of this process."""
+    for name in unset:
+        os.environ.pop(name, None)
+    os.environ.update(values)
 
 
 def setting_variables() -> dict[str, str]:

@@ -78,12 +78,25 @@ def read_document(path: Path, shown: str, named_by: str) -> Document:
     Raises:
         XlError: the file is missing, unreadable, not UTF-8, not YAML or JSON, or not a mapping.
     """
-    text = read_text(path, shown, named_by)
+    return parse_document(read_text(path, shown, named_by), path, shown)
+
+
+def parse_document(text: str, path: Path, shown: str) -> Document:
+    """The settings of a text that is, or is to become, the content of a file."""
     is_json = path.suffix == ".json"
     if is_json:
         _check_json(text, shown)
         text = text.replace("\t", " ")
     return Document(path, shown, _Tree(shown, is_json).read(text))
+
+
+def compose(text: str) -> Node | None:
+    """The YAML nodes of a text that was read before, with the place of each in it."""
+    loader = _Loader(text)
+    try:
+        return loader.get_single_node()
+    finally:
+        loader.dispose()
 
 
 def read_text(path: Path, shown: str, named_by: str) -> str:
@@ -304,8 +317,19 @@ def profile_text(values: Mapping[str, object], header: str = "", *, as_json: boo
     if as_json:
         return json.dumps(nested, indent=2) + "\n"
     comment = "".join(f"# {line}\n" if line else "#\n" for line in header.splitlines())
-    dumped: str = _untyped.safe_dump(nested, sort_keys=False, allow_unicode=True)
-    return comment + dumped
+    return comment + dump_yaml(nested)
+
+
+def dump_yaml(value: object, *, flow: bool = False) -> str:
+    """The value as YAML text; `flow` keeps it on one line."""
+    text: str = _untyped.safe_dump(
+        _writable(value),
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=flow,
+        width=2**30 if flow else 80,
+    )
+    return text
 
 
 def _writable(value: object) -> object:

@@ -181,7 +181,7 @@ def unknown_key(name: str, place: str) -> XlError:
     """The error for a key that nobody knows, with the nearest known one."""
     guess = nearest_key(name)
     fix = f"did you mean {guess}?" if guess else "xl config schema lists every key; remove this one"
-    return XlError(f"unknown setting {name}", f"{place} sets it, and xl has no such setting", fix)
+    return XlError(f"unknown setting {name}", f"{place} names it, and xl has no such setting", fix)
 
 
 def nearest_key(name: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 OriginKind = Literal["argument", "flag", "variable", "file", "project", "profile", "preset", "default"]
 
@@ -52,3 +52,14 @@ class Flags(dict[str, object]):
     def set(self, key: str, value: object, place: str) -> None:
         self[key] = value
         self.places[key] = place
+
+
+def printed(value: object) -> str:
+    """The value in words, as a file would have it."""
+    if value is None:
+        return "decided from the machine"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(cast("tuple[str, ...]", value)) or "nothing"
+    return str(value)

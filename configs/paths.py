@@ -72,7 +72,11 @@ def presets() -> dict[str, Path]:
 def _by_name(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         return {}
-    files = (path for path in sorted(folder.iterdir()) if path.suffix in _SUFFIXES and path.is_file())
+    files = (
+        path
+        for path in sorted(folder.iterdir(), key=lambda path: path.stem)
+        if path.suffix in _SUFFIXES and path.is_file()
+    )
     return {path.stem: path for path in files if not path.name.startswith(".")}
 
 

@@ -1,8 +1,8 @@
 """Process trees on Linux: who is below us, who handles SIGTERM, and how to leave nobody behind.
 
-The launcher and the process that starts its workers are both *child subreapers*: a process whose parent dies is
-handed to them and not to process 1, so whichever of the two survives still sees all that the job ever started,
-sessions of their own included.
+The launcher and the process that starts its workers are both *child subreapers*: a process whose parent dies
+is handed to them and not to process 1, so whichever of the two survives still sees all that the job ever
+started, sessions of their own included.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def set_parent_death_signal(signum: int) -> None:
 
 
 def handles_sigterm(pid: int) -> bool:
-    """Whether `pid` has a handler for SIGTERM, so that it is worth waiting for; False where nobody can tell."""
+    """Whether `pid` has a handler for SIGTERM and is worth waiting for; False where nobody can tell."""
     try:
         with open(f"/proc/{pid}/status") as file:
             caught = next(line for line in file if line.startswith("SigCgt:"))

@@ -14,8 +14,9 @@ from typing import get_args
 from . import consistency, paths
 from .env import variables_layer
 from .errors import XlError, raise_all
+from .files import Document
 from .keys import all_keys, nest
-from .layers import Layer, Origin, OriginKind, Value
+from .layers import Layer, Origin, OriginKind, Value, printed
 from .profile import Profile
 from .project import find_project_file
 from .sources import Sources
@@ -80,6 +81,19 @@ def resolve(
         label=" + ".join(_labels(layers)) or "none",
         warnings=(*sources.warnings, *warnings),
     )
+
+
+def check_document(
+    document: Document, environ: Mapping[str, str], cwd: Path
+) -> tuple[list[XlError], list[str]]:
+    """What is wrong with a settings file on its own, and what should be known about it."""
+    sources = Sources(environ, cwd)
+    layer = sources.document(document, "file", document.shown)
+    layers = [layer, *_preset(sources, [layer])]
+    if sources.problems:
+        return sources.problems, sources.warnings
+    problems, warnings = consistency.settle(merge(layers), _RANKS, cwd)
+    return problems, [*sources.warnings, *warnings]
 
 
 def _named(sources: Sources, profile: str | None, config_file: str | None) -> Iterable[Layer]:
@@ -189,7 +203,7 @@ def _warn_of_overruled_preset(
         winner = values[name]
         if winner.value != asked.value and _RANKS[winner.origin.kind] > _RANKS[named.origin.kind]:
             warnings.append(
-                f"{preset.label} ({named.origin.place}) asks for {name}={asked.value}, but "
-                f"{winner.origin.place} says {winner.value} and ranks higher; "
+                f"{preset.label} ({named.origin.place}) asks for {name}={printed(asked.value)}, but "
+                f"{winner.origin.place} says {printed(winner.value)} and ranks higher; "
                 f"--profile {named.value} ranks above both"
             )

@@ -10,15 +10,17 @@ from pathlib import Path, PurePosixPath
 
 def usable_cores(root: Path = Path("/")) -> int:
     """Return the number of cores, at least 1. `root` is where `proc` and `sys` are, for tests."""
-    if hasattr(os, "sched_getaffinity"):
-        allowed = len(os.sched_getaffinity(0))
-    else:
-        allowed = os.cpu_count() or 1
-    return max(1, min([allowed, *_quotas(root)]))
+    return max(1, min([_allowed_cores(), *_quotas(root)]))
+
+
+def _allowed_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux only
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _quotas(root: Path) -> Iterator[int]:
-    """The quota, rounded up to cores, of every control group from ours to the top; the smallest one counts."""
+    """The quota, rounded up to cores, of every control group from ours to the top; the smallest counts."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":

@@ -1,4 +1,4 @@
-"""Which GPUs each worker sees: a pure table over the machine's GPUs, the user's CUDA_VISIBLE_DEVICES and gpu_ids.
+"""Which GPUs each worker sees: a table over the machine's GPUs, the user's CUDA_VISIBLE_DEVICES and gpu_ids.
 
 Devices are named by UUID. A number in CUDA_VISIBLE_DEVICES counts in CUDA's order, fastest first unless
 CUDA_DEVICE_ORDER says otherwise, and NVML counts by bus: where the two may differ, the user's number is kept.
@@ -36,7 +36,7 @@ def _instances(gpu: Gpu) -> tuple[str, ...]:
 
 
 def _named(entry: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> str | None:
-    """Return the device's name that one entry of CUDA_VISIBLE_DEVICES stands for; None if it stands for none."""
+    """Return the device that one entry of CUDA_VISIBLE_DEVICES stands for; None if it stands for none."""
     if entry.isdigit():
         index = int(entry)
         if index >= len(gpus):
@@ -61,7 +61,7 @@ def _unique(prefix: str, names: Sequence[str]) -> str | None:
 
 
 def selected_devices(visible: Sequence[str], gpu_ids: str | None) -> tuple[str, ...]:
-    """Return the devices that `gpu_ids` picks from the visible ones, by number in their order or by UUID prefix.
+    """Return the devices that `gpu_ids` picks from the visible ones, by number in their order or UUID prefix.
 
     Raises:
         XlError: an id picks none of them, or one twice.
@@ -80,7 +80,9 @@ def selected_devices(visible: Sequence[str], gpu_ids: str | None) -> tuple[str, 
             raise XlError(
                 f"gpu_ids={gpu_ids}: {entry!r} {problem}",
                 f"numbers count the GPUs that are visible here: {', '.join(visible) or 'none'}",
-                f"choose from 0 to {len(visible) - 1}, or a UUID" if visible else "remove gpu_ids, or pass --cpu",
+                f"choose from 0 to {len(visible) - 1}, or a UUID"
+                if visible
+                else "remove gpu_ids, or pass --cpu",
             )
         chosen.append(name)
     return tuple(chosen)

@@ -79,8 +79,9 @@ def read_machine(environ: Mapping[str, str], port: int) -> Machine:
 
 
 def _gpus() -> tuple[Gpu, ...]:
-    if not os.path.exists("/dev/nvidiactl") and sys.platform == "linux":
-        return ()  # no driver is loaded; saves importing its library
+    devices = ("/dev/nvidiactl", "/dev/dxg")  # Linux's own driver, and Windows' under WSL
+    if sys.platform == "linux" and not any(map(os.path.exists, devices)):
+        return ()  # saves importing the driver's library
     from .gpus import read_gpus
 
     return read_gpus()

@@ -52,6 +52,7 @@ class LaunchPlan:
         environment: the environment before those changes.
         direct: the program runs under plain `python`, because there is nothing for xl to do in it.
         log_folder: where the run's files go; None: it has none.
+        prune_logs: old folders beside it are ours to remove.
         shown: which streams of each worker reach the terminal.
         refusals: why this plan will not be launched, if it will not.
     """
@@ -72,6 +73,7 @@ class LaunchPlan:
     devices: str
     job_variables: tuple[Variable, ...]
     log_folder: str | None
+    prune_logs: bool
     shown: tuple[Streams, ...]
     grace_period_s: float
     environment: Mapping[str, str] = field(repr=False)
@@ -166,7 +168,9 @@ class LaunchPlan:
         ]
         for local_rank in range(len(self.workers)):
             start = self.worker(local_rank)
-            lines += _table(f"environment of rank {start.settings.rank}", self.worker_variables(start.settings))
+            lines += _table(
+                f"environment of rank {start.settings.rank}", self.worker_variables(start.settings)
+            )
             if not self.direct:
                 lines.append(f"  {WORKER_VARIABLE}={start.settings.to_json()}")
         lines += [f"warning     {text}" for text in self.warnings]
@@ -177,10 +181,13 @@ class LaunchPlan:
 def _table(title: str, variables: tuple[Variable, ...]) -> list[str]:
     if not variables:
         return [f"{title}: unchanged"]
-    return [
-        f"{title}:",
-        *(
-            f"  {f'{v.name}={v.value}' if v.value is not None else f'{v.name} removed'}  # {v.why}"
+    reasons = dict.fromkeys(variable.why for variable in variables)
+    lines = [f"{title}:"]
+    for why in reasons:
+        lines.append(f"  # {why}")
+        lines += [
+            f"  {v.name}={shlex.quote(v.value)}" if v.value is not None else f"  {v.name} removed"
             for v in variables
-        ),
-    ]
+            if v.why == why
+        ]
+    return lines

@@ -1,11 +1,11 @@
-"""Turns settings, script and machine into a `LaunchPlan`: pure, without a clock, a socket or a random number."""
+"""Turns settings, script and machine into a `LaunchPlan`: pure, with no clock, socket or random number."""
 
 from __future__ import annotations
 
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..configs.commands import Program
 from ..configs.errors import XlError
@@ -32,26 +32,18 @@ def make_plan(profile: Profile, label: str, target: Target, machine: Machine, sc
     return draft.plan(label)
 
 
-@dataclass(slots=True, init=False)
 class _Draft:
     """A plan in the making: each method decides one matter."""
 
-    profile: Profile
-    target: Target
-    machine: Machine
-    scan: ScriptScan
-    kind: ScriptKind
-    refusals: list[XlError]
-    warnings: list[str]
-    devices: tuple[str, ...]
-    narrowed: bool
-    num_workers: int
-
     def __init__(self, profile: Profile, target: Target, machine: Machine, scan: ScriptScan) -> None:
         self.profile, self.target, self.machine, self.scan = profile, target, machine, scan
-        self.refusals, self.warnings = [], []
+        self.refusals: list[XlError] = []
+        self.warnings: list[str] = []
+        self.kind: ScriptKind
         self.kind, self.kind_why = self._choose_kind()
-        self.devices, self.narrowed, self.num_workers = (), False, 1
+        self.devices: tuple[str, ...] = ()
+        self.narrowed = False
+        self.num_workers = 1
 
     def _choose_kind(self) -> tuple[ScriptKind, str]:
         said = self.profile.distributed_by
@@ -125,6 +117,7 @@ class _Draft:
             devices=self._describe_devices(),
             job_variables=tuple(self._job_variables(threads)),
             log_folder=folder,
+            prune_logs=profile.log_dir is None,
             shown=shown,
             grace_period_s=profile.grace_period_s,
             environment=machine.environment,
@@ -146,7 +139,16 @@ class _Draft:
                 "pass --num-machines 1 and launch on this machine only",
             ),
         )
-        for there, what, fix in asked:
+        neutral = Profile()
+        others = tuple(
+            (
+                getattr(profile, name) != getattr(neutral, name),
+                f"{name}={_short(profile, name)}",
+                f"leave {name} out",
+            )
+            for name in _NOT_BUILT
+        )
+        for there, what, fix in (*asked, *others):
             if there:
                 yield XlError(f"{what} is not there yet", "this version of xl cannot run it", fix)
 
@@ -191,7 +193,9 @@ class _Draft:
             self.warnings.append(f"{self.num_workers} processes share {cores} usable CPU cores")
         place = self.scan.sets_visible_devices
         if place is not None and self.devices and self.num_workers > 1:
-            self.warnings.append(f"{place}: it overrides the devices that xl gives to each process; remove it")
+            self.warnings.append(
+                f"{place}: it overrides the devices that xl gives to each process; remove it"
+            )
         said, environ = self.profile.num_cpu_threads_per_process, self.machine.environment
         if said is not None and environ.get("OMP_NUM_THREADS", str(said)) != str(said):
             self.warnings.append(
@@ -267,7 +271,13 @@ class _Draft:
         ]
         if self.num_workers == 1 and not supervised and self.machine.platform != "win32":
             return "exec", "one process and nothing to supervise: xl becomes it"
-        why = f"{self.num_workers} processes" if self.num_workers > 1 else f"{supervised[0]} needs a supervisor" if supervised else "this system has no exec"
+        why = (
+            f"{self.num_workers} processes"
+            if self.num_workers > 1
+            else f"{supervised[0]} needs a supervisor"
+            if supervised
+            else "this system has no exec"
+        )
         if profile.start == "fresh":
             return "fresh", "start: fresh"
         if self.machine.platform != "linux":
@@ -307,6 +317,26 @@ class _Draft:
             yield Variable(VISIBLE, "", "cpu: the script sees no GPU")
         if self.machine.platform == "win32" and "USE_LIBUV" not in user:
             yield Variable("USE_LIBUV", "0", "torch for Windows is built without libuv")
+
+
+_NOT_BUILT = (
+    "hosts",
+    "rdzv_backend",
+    "rdzv_conf",
+    "role",
+    "enable_cpu_affinity",
+    "gradient_accumulation_divide_by",
+    "dynamo",
+    "parallelism",
+    "exact_random",
+    "debug",
+)
+"""Settings that no part of this version reads yet; asking for one must not be ignored."""
+
+
+def _short(profile: Profile, name: str) -> str:
+    value: object = getattr(profile, name)
+    return "…" if hasattr(value, "model_fields") else str(value)
 
 
 def _wanted_processes(profile: Profile) -> int | None:

@@ -18,7 +18,7 @@ from ..configs.errors import XlError
 from ..configs.worker import ScriptKind, Target
 
 MAX_FILES = 200
-"""Local modules that are read at most; a script's own files, not a whole checkout that it happens to lie in."""
+"""Local modules that are read at most: a script's own files, not a whole checkout that it lies in."""
 
 _OWN_LAUNCH = {"accelerate", "colossalai", "deepspeed", "horovod", "lightning", "pytorch_lightning", "ray"}
 _TRAINERS = {"Trainer", "Seq2SeqTrainer", "SFTTrainer", "DPOTrainer", "GRPOTrainer"}
@@ -233,7 +233,7 @@ def _distributes(node: ast.AST) -> str | None:
 
 
 def _variables_set(node: ast.AST) -> Iterator[str]:
-    """The environment variables that a statement sets by `os.environ[...] =`, setdefault, update or putenv."""
+    """The variables that a statement sets by `os.environ[...] =`, setdefault, update or putenv."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and _of_environ(node):
         yield _text(node.slice) or ""
     if not isinstance(node, ast.Call):

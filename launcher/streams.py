@@ -36,7 +36,8 @@ def shown_streams(show_ranks: str, tee: str | None, num_workers: int) -> tuple[S
     ranks = _ranks(show_ranks, num_workers)
     teed = _tee(tee, num_workers)
     return tuple(
-        Streams(rank in ranks or teed[rank].out, rank in ranks or teed[rank].err) for rank in range(num_workers)
+        Streams(rank in ranks or teed[rank].out, rank in ranks or teed[rank].err)
+        for rank in range(num_workers)
     )
 
 

@@ -1,6 +1,10 @@
-"""A worker's first lines: takes its settings, prepares the process, and runs the user's program as `__main__`.
+"""A worker's first lines: takes its settings, prepares the process, runs the user's program as `__main__`.
 
+<<<<<<< HEAD
 XL_WORKER='{"run_id": …}' python -c '… from xl.runtime.bootstrap import main; main()' … script train.py --epochs 3
+=======
+    XL_WORKER='{"run_id": …}' python -c '… from xl.runtime.bootstrap import main; main()' … script train.py
+>>>>>>> engine
 """
 
 from __future__ import annotations
@@ -10,13 +14,15 @@ import signal
 import sys
 import time
 import traceback
+from types import TracebackType
+from typing import Protocol
 
 from ..configs.commands import Program
 from ..configs.env import WORKER_VARIABLE, take_variable
 from ..configs.errors import XlError
 from ..configs.processes import set_parent_death_signal
 from ..configs.worker import WorkerSettings
-from .finish import close_at_exit, close_process_groups, leave_soon
+from .finish import Ending
 from .imports import when_imported
 from .script import run_target, user_traceback
 from .seeding import seed_worker
@@ -34,64 +40,114 @@ def main() -> None:
 
 def run_worker(settings: WorkerSettings, program: Program) -> None:
     """Run the user's program under `settings`; returns or raises exactly as the program did."""
+    worker = _Worker(settings)
     try:
-        close_at_exit(close_process_groups)
-        seed_worker(settings)
-        preparation = _prepare(settings, program.after_torch)
-        run_target(program.target)
-        preparation.finish()
+        worker.prepare(program)
+        try:
+            run_target(program.target)
+        except SystemExit as ending:
+            if ending.code not in (None, 0):
+                raise
+            worker.finish()
+            raise
+        worker.finish()
     except SystemExit as ending:
-        if ending.code not in (None, 0):
-            code = ending.code if isinstance(ending.code, int) else 1
-            _describe(settings, ending, f"the script ended itself: sys.exit({ending.code!r})", "")
-            leave_soon(code)
+        worker.ended_itself(ending)
         raise
+    except XlError as error:
+        worker.failed(error, error.exit_code)
+        raise SystemExit(error.exit_code) from None
     except BaseException as error:
-        _report(settings, error)
+        worker.failed(error, 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
         raise
 
 
-class _Preparation:
-    """What was done to this process for the script, so that its end can be made orderly."""
+class ShimSession(Protocol):
+    """What the shim leaves: `finish` for the script's normal end, `close` for the interpreter's end."""
+
+    def finish(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Worker:
+    """What is done to this process before the script starts and after it has ended."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
-        self.session: object | None = None
+        self.ending = Ending()
+        self.session: ShimSession | None = None
 
-    def install_shim(self) -> None:
+    def prepare(self, program: Program) -> None:
+        settings = self.settings
+        seed_worker(settings)
+        if settings.kind != "plain":
+            if settings.rank == 0 and settings.store_fd is not None:
+                when_imported("torch", self._serve_store)
+        elif _needs_shim(settings):
+            if program.after_torch:
+                when_imported("torch", self._install_shim)
+            else:
+                self._install_shim()
+
+    def _install_shim(self) -> None:
         from .shim.install import install
 
-        session = install(self.settings)
-        close_at_exit(session.close)
-        self.session = session
+        self.session = install(self.settings)
+        self.ending.add(self.session.close)
 
-    def serve_store(self) -> None:
+    def _serve_store(self) -> None:
         """Serve the store whose clients all ranks of the script's own process group are."""
         from .rendezvous import connect_store
 
         store = connect_store(self.settings)
-        close_at_exit(lambda: _forget(store))
+        # The store is served for as long as somebody refers to it.
+        self.ending.add(lambda: _forget(store))
 
     def finish(self) -> None:
+        """The script has come to its normal end."""
         if self.session is not None:
             self.session.finish()
 
+    def ended_itself(self, ending: SystemExit) -> None:
+        """The script called `sys.exit`, on which Python acts as always."""
+        if ending.code in (None, 0):
+            return
+        code = ending.code if isinstance(ending.code, int) else 1
+        self.ending.failed_with = code & 0xFF
+        self._describe(ending, f"the script ended itself: sys.exit({ending.code!r})", "", code & 0xFF)
 
-def _forget(_store: object) -> None:
-    """Holding the store as an argument of an exit handler is what keeps it served until then."""
-
-
-def _prepare(settings: WorkerSettings, after_torch: bool) -> _Preparation:
-    preparation = _Preparation(settings)
-    if settings.kind != "plain":
-        if settings.rank == 0 and settings.store_fd is not None:
-            when_imported("torch", preparation.serve_store)
-    elif _needs_shim(settings):
-        if after_torch:
-            when_imported("torch", preparation.install_shim)
+    def failed(self, error: BaseException, exit_code: int) -> None:
+        """Show an uncaught error as Python does, without xl's frames, and describe it to the launcher."""
+        self.ending.failed_with = exit_code
+        shown = user_traceback(error)
+        if isinstance(error, XlError):
+            text = f"{error}\n" + "".join(f"at:    {f.filename}:{f.lineno}\n" for f in _last_frame(shown))
+            sys.stderr.write(text)
         else:
-            preparation.install_shim()
-    return preparation
+            text = "".join(traceback.format_exception(type(error), error.with_traceback(shown), shown))
+            sys.excepthook(type(error), error, shown)
+        self._describe(error, str(error), text, exit_code)
+        # Already shown. The interpreter still does all the rest of an ending by an error: exit handlers, exit
+        # code 1, or death by SIGINT for KeyboardInterrupt.
+        sys.excepthook = _say_nothing
+
+    def _describe(self, error: BaseException, message: str, text: str, exit_code: int) -> None:
+        if self.settings.error_file is None:
+            return
+        description = {
+            "rank": self.settings.rank,
+            "time": time.time(),
+            "type": type(error).__name__,
+            "message": message,
+            "traceback": text,
+            "exit_code": exit_code,
+        }
+        try:
+            with open(self.settings.error_file, "w") as file:
+                json.dump(description, file)
+        except OSError as failure:  # a full disk must not hide the error itself
+            print(f"xl: cannot write {self.settings.error_file}: {failure}", file=sys.stderr)
 
 
 def _needs_shim(settings: WorkerSettings) -> bool:
@@ -102,39 +158,13 @@ def _needs_shim(settings: WorkerSettings) -> bool:
     )
 
 
-def _report(settings: WorkerSettings, error: BaseException) -> None:
-    """Show an uncaught error as Python does, without xl's frames, and describe it to the launcher."""
-    shown = user_traceback(error)
-    if isinstance(error, XlError):
-        where = traceback.extract_tb(shown)
-        text = f"{error}\n" + (f"at:    {where[-1].filename}:{where[-1].lineno}\n" if where else "")
-        sys.stderr.write(text)
-    else:
-        text = "".join(traceback.format_exception(type(error), error.with_traceback(shown), shown))
-        sys.excepthook(type(error), error, shown)
-    _describe(settings, error, str(error), text)
-    # Already shown. The interpreter still does all the rest of an ending by an error: exit handlers, exit code 1,
-    # or death by SIGINT for KeyboardInterrupt.
-    sys.excepthook = _say_nothing
-    leave_soon(1)
+def _last_frame(trace: TracebackType | None) -> list[traceback.FrameSummary]:
+    return traceback.extract_tb(trace)[-1:]
+
+
+def _forget(_store: object) -> None:
+    """Does nothing: being an argument of an exit handler is what keeps the store."""
 
 
 def _say_nothing(*_: object) -> None:
-    pass
-
-
-def _describe(settings: WorkerSettings, error: BaseException, message: str, text: str) -> None:
-    if settings.error_file is None:
-        return
-    description = {
-        "rank": settings.rank,
-        "time": time.time(),
-        "type": type(error).__name__,
-        "message": message,
-        "traceback": text,
-    }
-    try:
-        with open(settings.error_file, "w") as file:
-            json.dump(description, file)
-    except OSError as failure:  # a full disk must not hide the error itself
-        print(f"xl: cannot write {settings.error_file}: {failure}", file=sys.stderr)
+    """Stands in for `sys.excepthook` once the error has been shown."""

@@ -8,32 +8,47 @@ import sys
 import threading
 from collections.abc import Callable
 
-FAILED_EXIT_PATIENCE_S = 5.0
-"""A failed worker whose clean-up takes longer is ended without it, so that its peers do not wait for ever."""
+FAILED_CLOSE_PATIENCE_S = 0.5
+"""Closing the groups of a failed worker may wait for peers that hang in a collective: no longer than this."""
 
 
-def close_at_exit(close: Callable[[], None]) -> None:
-    """Run `close` when the interpreter ends, after what the script itself registered."""
-    atexit.register(close)
+class Ending:
+    """What happens in this process when the interpreter ends, after the exit handlers of the script itself.
+
+    Args:
+        failed_with: the exit code, once the script has failed.
+    """
+
+    def __init__(self) -> None:
+        self.failed_with: int | None = None
+        self._closers: list[Callable[[], None]] = [close_process_groups]
+        atexit.register(self._run)
+
+    def add(self, close: Callable[[], None]) -> None:
+        """Have `close` called, before those that were added earlier."""
+        self._closers.append(close)
+
+    def _run(self) -> None:
+        if self.failed_with is not None:
+            self._leave_soon(self.failed_with)
+        for close in reversed(self._closers):
+            close()
+
+    def _leave_soon(self, exit_code: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        timer = threading.Timer(FAILED_CLOSE_PATIENCE_S, os._exit, (exit_code,))
+        timer.daemon = True
+        timer.start()
 
 
 def close_process_groups() -> None:
     """Close the process groups that the script left open.
 
-    A torch 2.13 worker that ends with a gloo group open now and then aborts ("terminate called without an active
-    exception", exit code 134): the group's threads outlive what they use.
+    A torch 2.13 worker that ends with a gloo group open now and then aborts ("terminate called without an
+    active exception", exit code 134): the group's threads outlive what they use.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
     distributed.destroy_process_group()
-
-
-def leave_soon(exit_code: int) -> None:
-    """End this process with `exit_code` in `FAILED_EXIT_PATIENCE_S` at the latest.
-
-    Closing a group whose peers are stuck in a collective can block for as long as the collective's timeout.
-    """
-    timer = threading.Timer(FAILED_EXIT_PATIENCE_S, os._exit, (exit_code,))
-    timer.daemon = True
-    timer.start()

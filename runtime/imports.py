@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 def when_imported(name: str, action: Callable[[], None]) -> None:
-    """Call `action` once `name` has been imported: now if it already is, else right after the script does it."""
+    """Call `action` once `name` has been imported: now if it is, else right after the script does it."""
     if name in sys.modules:
         action()
     else:

@@ -1,4 +1,4 @@
-"""Running the user's program as `python` itself would: the real `__main__`, path, arguments and tracebacks."""
+"""Running the user's program as `python` itself would: the real `__main__`, path, arguments, tracebacks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import runpy
 import sys
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import cast
 
 from ..configs.worker import Target
 
@@ -21,15 +20,20 @@ def run_target(target: Target) -> None:
         # `python -m` puts the working directory first; runpy puts the module's path into argv[0].
         sys.path.insert(0, os.getcwd())
         sys.argv = ["-m", *target.args]
-        runpy._run_module_as_main(target.name)  # pyright: ignore[reportPrivateUsage]
+        _run_as_main(target.name)
     elif os.path.isdir(target.name) or _is_zip(target.name):
         sys.path.insert(0, target.name)
         sys.argv = [target.name, *target.args]
-        runpy._run_module_as_main("__main__", alter_argv=False)  # pyright: ignore[reportPrivateUsage]
+        _run_as_main("__main__", alter_argv=False)
     else:
         sys.path.insert(0, os.path.dirname(os.path.realpath(target.name)))
         sys.argv = [target.name, *target.args]
         _run_file(target.name, main)
+
+
+def _run_as_main(module: str, *, alter_argv: bool = True) -> None:
+    # What `python -m` itself calls; the public run_module puts a temporary module into the place of __main__.
+    runpy._run_module_as_main(module, alter_argv)  # pyright: ignore
 
 
 def _is_zip(name: str) -> bool:
@@ -84,4 +88,4 @@ def _is_ours(trace: TracebackType) -> bool:
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _OUR_FOLDERS = tuple(f"{_PACKAGE / folder}{os.sep}" for folder in ("runtime", "configs"))
-_STARTERS = {cast("str", runpy.__file__), "<frozen runpy>", "<string>"}
+_STARTERS = {runpy.__file__, "<frozen runpy>", "<string>"}

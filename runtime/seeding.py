@@ -14,9 +14,9 @@ _NUMPY_SEEDS = 2**32
 def seed_worker(settings: WorkerSettings) -> None:
     """Give a plain script the seed that all its ranks share, and any other what a fresh process would have.
 
-    Both apply to the modules imported so far and, for the common seed, to those that the script imports later. A
-    forked worker starts with the random state of the process it came from; left alone, ranks of a script that
-    distributes itself would all draw the same "random" run name or data order.
+    Both apply to the modules imported so far; the common seed also to those that the script imports later. A
+    forked worker starts with the random state of the process it came from: left alone, all ranks of a script
+    that distributes itself would draw the same "random" run name or data order.
     """
     if settings.kind == "plain":
         _seed_alike(settings.seed)

@@ -1,7 +1,7 @@
 """The process that starts the workers: it imports torch once and forks them, or starts new interpreters.
 
-It is started by the launcher with one end of a local socket, obeys `StartWorker`, `SignalWorkers` and `Sweep`, and
-reports `Started`, `Exited` and `Swept`. When the launcher goes away, it kills everything below it and ends.
+The launcher starts it with one end of a local socket. It obeys `StartWorker`, `SignalWorkers` and `Sweep`,
+and reports `Started`, `Exited` and `Swept`. When the launcher goes away, it kills all below it and ends.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from io import TextIOWrapper
 from types import FrameType
-from typing import NoReturn
+from typing import BinaryIO, NoReturn, cast
 
 from ..configs.commands import Program, bootstrap_argv
 from ..configs.engine_messages import (
@@ -42,7 +45,8 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def main() -> None:
     """Serve the launcher; what follows `serve` happens in forked workers only."""
     fd, launcher, mode, *argv = sys.argv[1:]
-    # Until it listens, this process cannot see its launcher go and the kernel must end it; then it must outlive it.
+    # Until it listens, this process cannot see its launcher go, and the kernel must end it; afterwards it
+    # must outlive the launcher.
     set_parent_death_signal(signal.SIGKILL)
     become_subreaper()
     link = socket.socket(fileno=int(fd))
@@ -65,17 +69,13 @@ class _Import:
 
 
 def _import_torch() -> _Import:
+    with suppress(ImportError):
+        import_module("numpy")
+    # The threads of numpy's BLAS end before a fork and start again when they are needed.
+    num_threads = _num_threads()
     try:
-        import numpy  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    except ImportError:
-        pass
-    num_threads = (
-        _num_threads()
-    )  # numpy's BLAS stops its threads before a fork and starts them again after it
-    try:
-        import torch
-        import torch.distributed
-        import torch.utils.data  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        for name in ("torch", "torch.distributed", "torch.utils.data"):
+            import_module(name)
     except Exception as error:  # the script's own import shall report it in full
         return _Import(f"torch cannot be imported: {type(error).__name__}: {error}")
     return _Import(None, num_threads)
@@ -105,7 +105,7 @@ class Zygote:
     handlers: dict[int, object] = field(default_factory=lambda: {})
 
     def serve(self) -> StartWorker:
-        """Obey the launcher until it goes away, then end the process; returns in forked workers, with their order."""
+        """Obey the launcher until it goes away, then end the process; returns in forked workers only."""
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)
@@ -127,14 +127,14 @@ class Zygote:
                     os.close(wake_write)
                     return order
         sweep()
-        self._leave()
+        return self._leave()
 
     def _noted(self, signum: int, _frame: FrameType | None) -> None:
         if signum in _STOP_SIGNALS:
             self.stopped_by = signum
 
     def _leave(self) -> NoReturn:
-        """End, by the signal that asked for it if one did, and without running any exit handler of the imports."""
+        """End, by the signal that asked for it if one did, and without exit handlers of what was imported."""
         if self.stopped_by is not None:
             signal.signal(self.stopped_by, signal.SIG_DFL)
             os.kill(os.getpid(), self.stopped_by)
@@ -192,7 +192,7 @@ class Zygote:
         for stream, fd in enumerate(fds[:3]):
             os.dup2(fd, stream)
             os.close(fd)
-        sys.stdout.reconfigure(line_buffering=os.isatty(1))  # pyright: ignore[reportAttributeAccessIssue]
+        cast("TextIOWrapper[BinaryIO]", sys.stdout).reconfigure(line_buffering=os.isatty(1))
         change_environment(order.env, order.unset)
         # Last, so that a signal sent meanwhile meets what the script would have met.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)

@@ -1,4 +1,4 @@
-"""Stepping aside for scripts that turn out to distribute themselves, and the limits on their own processes."""
+"""Steps aside for scripts that turn out to distribute themselves; limits on a script's own processes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _LIBRARIES: dict[str, tuple[str, ...]] = {
     "ray": ("init",),
     "colossalai": ("launch", "launch_from_torch"),
 }
-"""What of each library starts distributing, by the module that defines it. Importing alone means nothing: other
-libraries import these for their tools."""
+"""What of each library starts distributing, by the module that defines it. Importing alone means nothing:
+other libraries import these for their tools."""
 
 
 class StepAside:
@@ -51,7 +51,9 @@ class StepAside:
 
     def install(self) -> None:
         """Patch the entry points that exist, and those of libraries once they are imported."""
-        self._watch(torch.distributed, "init_process_group", "torch.distributed.init_process_group() was called")
+        self._watch(
+            torch.distributed, "init_process_group", "torch.distributed.init_process_group() was called"
+        )
         self._watch(nn.parallel.DistributedDataParallel, "__init__", "DistributedDataParallel was built")
         for name in _LIBRARIES:
             when_imported(name, partial(self._watch_library, name))
@@ -115,7 +117,7 @@ def _trains(module: nn.Module) -> bool:
 
 
 def show_job(session: Session) -> None:
-    """Give the script what torchrun would have given it: its place in the job, and the store at that address."""
+    """Give the script what torchrun would have given it: its place in the job and the store."""
     settings = session.settings
     if settings.rank == 0:
         session.kept_store = connect_store(settings)

@@ -1,5 +1,9 @@
 """One small exchange before each module call: do all ranks make the same call with the same inputs?"""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
+
 from __future__ import annotations
 
 import sys
@@ -33,7 +37,11 @@ def digest(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
 def _words(tensor: Tensor) -> Tensor:
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
-    data = tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else torch.zeros(8, dtype=torch.uint8)
+    data = (
+        tensor.contiguous().reshape(-1).view(torch.uint8)
+        if tensor.numel()
+        else torch.zeros(8, dtype=torch.uint8)
+    )
     ragged = data.numel() % 8
     if ragged:
         data = torch.cat([data, data.new_zeros(8 - ragged)])
@@ -86,7 +94,7 @@ def agree(
     if any(row[:2] != table[0][:2] for row in table):
         raise XlError(
             f"the processes are not at the same point of the script: process {comm.rank} calls {what}",
-            f"from {site[0]}:{site[1]}, others another module or another line; a decision differed between them "
+            f"from {site[0]}:{site[1]}, others another module or line; a decision differed between them "
             "(time, an unseeded random source, the order of a set, a file that one of them changed)",
             "make that decision the same in every process: seed the source, sort the set; "
             "or run it on one process",
@@ -97,12 +105,19 @@ def agree(
         raise XlError(
             f"the processes computed different inputs for the same call of {what}",
             f"{site[0]}:{site[1]}: processes {others} differ from process 0; the script draws from a source "
-            "that is not seeded: numpy.random.default_rng() or random.Random() without a seed, os.urandom, uuid, "
-            "the time, or the order of a set",
-            "give that source a seed: numpy.random.default_rng(0), random.Random(0), torch.Generator().manual_seed(0)",
+            "that is not seeded: numpy.random.default_rng() or random.Random() without a seed, os.urandom, "
+            "uuid, the time, or the order of a set",
+            "give that source a seed: numpy.random.default_rng(0), random.Random(0), "
+            "torch.Generator().manual_seed(0)",
             exit_code=1,
         )
     return all(row[2] == table[0][2] for row in table)
+
+
+def same_everywhere(comm: Communicator, tensors: Sequence[Tensor]) -> bool:
+    """Whether all ranks hold the same bits; collective."""
+    found = comm.all_gather(digest(tensors, comm.device).reshape(1))
+    return all(bool(other == found[0]) for other in found)
 
 
 def caller() -> tuple[str, int]:

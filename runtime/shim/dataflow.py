@@ -8,9 +8,10 @@ from .randomness import Draw, classify
 from .watch import Operation, Shape
 
 _SUMS = {
-    "sum", "mean", "dot", "vdot", "mm", "bmm", "addmm", "baddbmm", "mv", "matmul", "einsum",
+    "sum", "mean", "dot", "vdot", "mm", "bmm", "addmm", "baddbmm", "mv", "matmul",
     "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy",
-    "binary_cross_entropy_with_logits", "kl_div", "multi_margin_loss", "multilabel_margin_loss_forward", "index_add",
+    "binary_cross_entropy_with_logits", "kl_div", "multi_margin_loss", "multilabel_margin_loss_forward",
+    "index_add",
     "scatter_add",
 }  # fmt: skip
 """Operators that add up over samples; whether as sum or as mean is found by their numbers."""
@@ -31,8 +32,8 @@ def same_operations(first: Sequence[Operation], second: Sequence[Operation]) -> 
 def mixing(many: Sequence[Operation], few: Sequence[Operation]) -> str | None:
     """Return why a sample's result depends on other samples, judged by the operators alone, or None.
 
-    A value whose shape does not change with the number of samples, though it comes from the batch, is taken over
-    all of them. It must be a sum, and may only go on to be added up.
+    A value whose shape does not change with the number of samples, though it comes from the batch, is taken
+    over all of them. It must be a sum, and may only go on to be added up.
     """
     for op, other in zip(many, few, strict=True):
         summed = [_is_whole(pair) for pair in zip(op.inputs, other.inputs, strict=False)]
@@ -48,7 +49,9 @@ def mixing(many: Sequence[Operation], few: Sequence[Operation]) -> str | None:
 def takes_whole(many: Sequence[Operation], few: Sequence[Operation]) -> bool:
     """Whether any value is taken over all samples."""
     pairs = zip(many, few, strict=True)
-    return any(_is_whole(pair) for op, other in pairs for pair in zip(op.outputs, other.outputs, strict=False))
+    return any(
+        _is_whole(pair) for op, other in pairs for pair in zip(op.outputs, other.outputs, strict=False)
+    )
 
 
 def selects(operations: Sequence[Operation]) -> bool:

@@ -1,8 +1,12 @@
-"""Ranks above 0 never touch the user's files: what they write, rename and remove happens in a private overlay.
+"""Ranks above 0 never touch the user's files: what they write, rename and remove is in a private overlay.
 
-Covered is what goes through Python's `open`, `os`, `shutil` and `torch.save`/`load`, and so `pathlib`, numpy and
-most libraries. Not covered are libraries that open files in C (sqlite, HDF5) and other programs.
+Covered is what goes through Python's `open`, `os`, `shutil` and `torch.save`/`load`, and so `pathlib`, numpy
+and most libraries. Not covered are libraries that open files in C (sqlite, HDF5) and other programs.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ import pathlib
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -62,13 +66,12 @@ class _Files:
                 self._patch(os, name, self._mark)
         actions = {
             "open": self._os_open, "mkdir": self._mkdir, "rmdir": self._rmdir, "unlink": self._unlink,
-            "remove": self._unlink, "rename": self._rename, "replace": self._rename, "truncate": self._truncate,
-            "listdir": self._listdir, "scandir": self._scandir,
+            "remove": self._unlink, "rename": self._rename, "replace": self._rename, "link": self._link,
+            "symlink": self._link, "truncate": self._truncate, "listdir": self._listdir,
+            "scandir": self._scandir,
         }  # fmt: skip
         for name, action in actions.items():
             self._patch(os, name, action)
-        self._patch(os, "symlink", self._link)
-        self._patch(os, "link", self._link)
         opened = self._patch(builtins, "open", self._open)
         self._session.patch(io, "open", opened)
         self._patch(shutil, "rmtree", self._rmtree)
@@ -82,7 +85,11 @@ class _Files:
 
         @functools.wraps(real)
         def patched(*args: Any, **kwargs: Any) -> Any:
-            if self._raw.on or self._session.aside is not None or any(key.endswith("dir_fd") for key in kwargs):
+            if (
+                self._raw.on
+                or self._session.aside is not None
+                or any(key.endswith("dir_fd") for key in kwargs)
+            ):
                 return real(*args, **kwargs)
             with self._passing():
                 try:
@@ -99,7 +106,7 @@ class _Files:
         return patched
 
     @contextmanager
-    def _passing(self) -> Iterator[None]:
+    def _passing(self) -> Generator[None]:
         self._raw.on = True
         try:
             yield
@@ -121,7 +128,9 @@ class _Files:
             return real(self._overlay.view(file), mode, *args, **kwargs)
         if "x" in mode and self._overlay.existed_before(file):
             raise FileExistsError(17, "File exists", os.fspath(file))
-        return real(self._overlay.prepare(file, keep="w" not in mode and "x" not in mode), mode, *args, **kwargs)
+        return real(
+            self._overlay.prepare(file, keep="w" not in mode and "x" not in mode), mode, *args, **kwargs
+        )
 
     def _os_open(self, real: Function, path: Any, flags: int, *args: Any, **kwargs: Any) -> Any:
         if _called_by_tempfile():

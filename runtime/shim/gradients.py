@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakKeyDictionary, ref
@@ -33,7 +33,8 @@ class GradientSide:
 
     Usage: `install()` once before the script; then for each root call (after `session.activate`)::
 
-        side.track(module, (args, kwargs))
+        side.track(module)
+        side.watch_inputs(leaves of args and kwargs)
         with side.autocast():
             output = original_call(module, *args, **kwargs)
         output = side.finish_output(output)
@@ -65,18 +66,11 @@ class GradientSide:
         if session.size > 1:
             tensor_hooks.install(session, self._tracks, self._is_ours)
 
-    def track(self, module: nn.Module, inputs: object = None) -> None:
+    def track(self, module: nn.Module) -> None:
         """Make parameters and buffers equal on all ranks and average gradients from now on.
 
         Collective for a module, or parameters of it, that were not there before. Call it at every root call.
-
-        Args:
-            module: the outermost module that the script calls.
-            inputs: its arguments, nested as they are; their gradients must not come out scaled.
         """
-        if self._scaler is not None:
-            leaves, _ = trees.flatten(inputs)
-            self._scaler.watch(t for t in leaves if isinstance(t, Tensor) and t.requires_grad and t.is_leaf)
         parameters = list(module.parameters())
         self._device = parameters[0].device if parameters else self._device
         seen = self._seen.get(module, [])
@@ -99,6 +93,11 @@ class GradientSide:
             flat.broadcast(self._ranks, list(module.buffers()))
         if self._scaler is not None:
             self._scaler.watch(parameters)
+
+    def watch_inputs(self, leaves: Iterable[object]) -> None:
+        """Under fp16, keep gradients with respect to a root call's inputs from coming out scaled."""
+        if self._scaler is not None:
+            self._scaler.watch(t for t in leaves if isinstance(t, Tensor) and t.requires_grad and t.is_leaf)
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context of the root's forward: the launcher's precision; nothing if the script has its own."""

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ...configs.worker import WorkerSettings
 
 
-def install(settings: WorkerSettings, store: dist.Store | None = None) -> Session:
+def install(settings: WorkerSettings, store: dist.Store | None = None) -> Session:  # pyright: ignore[reportPrivateImportUsage]
     """Patch torch for a plain script and return the session; `session.finish()` and `.close()` end it.
 
-    Nothing is connected before the script's first module call. A world of one is changed only as far as precision
-    and accumulation need it.
+    Nothing is connected before the script's first module call. A world of one is changed only as far as
+    precision and accumulation need it.
 
     Args:
         settings: what the launcher said.

@@ -1,4 +1,8 @@
-"""Mean losses with class weights or ignored targets inside a split call: divided by the whole batch's count."""
+"""Mean losses with class weights or ignored targets in a split call: divided by the whole batch's count."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
 
 from __future__ import annotations
 

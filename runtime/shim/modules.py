@@ -1,23 +1,32 @@
 """Splits the outermost call of a module over the ranks and puts its outputs together again."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
+
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore
 
 from ...configs.errors import XlError
 from . import trees
-from .checksum import agree, caller, text_digest
-from .plans import Call, Plans, mode_of
-from .probe import Full, Output, Split, probe, rows_of
+from .arguments import rows_of
+from .checksum import agree, caller, same_everywhere, text_digest
+from .decision import Full, Output, Split
+from .plans import Call, Plans
+from .probe import probe
+from .randomness import set_torch_streams, torch_streams
 from .region import SplitRegion
 from .session import shares
-from .split import Part, average, combine, gather, scatter, spread
+from .split import Part, combine, gather, scatter, spread
 
 if TYPE_CHECKING:
     from .gradients import GradientSide
@@ -45,6 +54,7 @@ class ModuleCalls:
         self._depth = _Depth()
         self._process, self._thread = os.getpid(), threading.get_ident()
         self._calls = 0
+        self._verified: WeakSet[nn.Module] = WeakSet()
 
     def install(self) -> None:
         """Patch `nn.Module.__call__`."""
@@ -68,22 +78,30 @@ class ModuleCalls:
             or os.getpid() != self._process
             or next(module.parameters(), None) is None
             or torch.compiler.is_compiling()
-            or torch.jit.is_tracing()
+            or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
             or isinstance(module, nn.parallel.DistributedDataParallel)
-            or torch._C._functorch.maybe_current_level() is not None
+            or cast("Any", torch._C)._functorch.maybe_current_level() is not None
         )
 
     def _root(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         session = self._session
-        obstacle = self._obstacle(module)
-        if obstacle is not None and obstacle.undecided:
-            return self._in_full(module, args, kwargs, obstacle.reason)
+        if threading.get_ident() != self._thread:
+            # Calls of several threads come in any order, and collectives must not.
+            return self._in_full(module, args, kwargs, "it is called from a thread of the script")
+        obstacle, mode = inspect(module)
+        if obstacle == SHAPELESS:
+            return self._in_full(module, args, kwargs, obstacle)
         session.activate(_device_of(module))
-        self._gradients.track(module, (args, kwargs))
+        if obstacle != COMPUTED:
+            self._gradients.track(module)
+        leaves, structure = trees.flatten((args, kwargs))
+        self._gradients.watch_inputs(leaves)
         if session.size == 1:
             return self._in_full(module, args, kwargs, "one process")
-        leaves, structure = trees.flatten((args, kwargs))
-        decision = obstacle or self._decide(module, (args, kwargs), leaves, structure)
+        if obstacle is not None:
+            decision: Split | Full = Full(obstacle)
+        else:
+            decision = self._decide(module, (args, kwargs), Call(leaves, structure, mode))
         rows = rows_of(leaves, decision.dims) if isinstance(decision, Split) else 0
         if isinstance(decision, Split) and rows < session.size:
             decision = Full(f"its batch of {rows} is smaller than the number of processes")
@@ -93,38 +111,24 @@ class ModuleCalls:
             decision = Full(reason)
         if isinstance(decision, Full):
             return self._in_full(module, args, kwargs, decision.reason)
-        return self._split(module, (args, kwargs), leaves, decision, rows)
+        assert session.comm is not None
+        part = Part(session.comm, tuple(shares(rows, session.size)), session.report)
+        if module.training and torch.is_grad_enabled() and module not in self._verified:
+            self._verified.add(module)
+            return self._split_first(module, (args, kwargs), leaves, decision, part)
+        return self._split(module, (args, kwargs), leaves, decision, part)
 
-    def _obstacle(self, module: nn.Module) -> Full | None:
-        """What forbids to split a module, before its arguments are looked at; `undecided`: only this time."""
-        if threading.get_ident() != self._thread:
-            return Full("it is called from a thread of the script", undecided=True)
-        if any(isinstance(p, nn.parameter.UninitializedTensorMixin) for p in module.parameters()):
-            return Full("its parameters take their shape in this call", undecided=True)
-        if any(not parameter.is_leaf for parameter in module.parameters()):
-            return Full("its parameters are computed by the script (functional_call)")
-        if torch.autograd.forward_ad._current_level >= 0:
-            return Full("forward-mode differentiation is active")
-        hooked = next(
-            (name or type(module).__name__ for name, c in module.named_modules() if _has_hooks(c)), None
-        )
-        if hooked is not None:
-            return Full(f"a hook on {hooked} must see the whole batch")
-        return None
-
-    def _decide(
-        self, module: nn.Module, tree: object, leaves: list[object], structure: object
-    ) -> Split | Full:
+    def _decide(self, module: nn.Module, tree: object, call: Call) -> Split | Full:
         def ask() -> Split | Full:
             self._session.report.probes += 1
             # A compiled module is tried as it was written: compiling for every try would take minutes.
             plain = getattr(module, "_orig_mod", module)
-            found = probe(self._forward, plain, tree, leaves)
+            found = probe(self._forward, plain, tree, call.leaves)
             if plain is not module and isinstance(found, Split) and _needs_region(plain, found):
                 return Full("it is compiled and has batch norm or random operators")
             return found
 
-        return self._plans.decide(module, Call(leaves, structure, mode_of(module)), ask)
+        return self._plans.decide(module, call, ask)
 
     def _agreed(self, module: nn.Module, leaves: list[object], decision: Split | Full) -> bool:
         comm = self._session.comm
@@ -149,12 +153,28 @@ class ModuleCalls:
             output = self._forward(module, *args, **kwargs)
         return self._gradients.finish_output(output)
 
-    def _split(
-        self, module: nn.Module, tree: tuple[Any, Any], leaves: list[object], split: Split, rows: int
+    def _split_first(
+        self, module: nn.Module, tree: tuple[Any, Any], leaves: list[object], split: Split, part: Part
     ) -> object:
-        session = self._session
-        assert session.comm is not None
-        part = Part(session.comm, tuple(shares(rows, session.size)), session.report)
+        """Split a module's first training call; where buffers then differ between ranks, run it in full."""
+        buffers = list(module.buffers())
+        before = [buffer.detach().clone() for buffer in buffers]
+        streams = torch_streams(part.comm.device)
+        output = self._split(module, tree, leaves, split, part)
+        if not buffers or same_everywhere(part.comm, list(module.buffers())):
+            return output
+        set_torch_streams(streams)
+        with torch.no_grad():
+            for buffer, values in zip(buffers, before, strict=True):
+                buffer.copy_(values)
+        self._session.report.split_calls[type(module).__name__] -= 1
+        reason = "its buffers came out differently on the processes"
+        self._plans.refuse(module, reason)
+        return self._in_full(module, *tree, reason)
+
+    def _split(
+        self, module: nn.Module, tree: tuple[Any, Any], leaves: list[object], split: Split, part: Part
+    ) -> object:
         args, kwargs = cast("tuple[Any, Any]", trees.rebuild(tree, _scattered(leaves, split, part)))
         with SplitRegion(part, split.draws).running():
             output = self._run(module, args, kwargs)
@@ -162,22 +182,55 @@ class ModuleCalls:
         if len(found) != len(split.outputs):
             raise _changed_output(module, f"{len(found)} outputs, {len(split.outputs)} when it was tried")
         whole = [_together(module, leaf, how, part) for leaf, how in zip(found, split.outputs, strict=True)]
-        session.report.split_calls[type(module).__name__] += 1
+        self._session.report.split_calls[type(module).__name__] += 1
         return trees.rebuild(output, whole)
+
+
+SHAPELESS = "its parameters take their shape in this call"
+COMPUTED = "its parameters are computed by the script (functional_call)"
+
+
+def inspect(module: nn.Module) -> tuple[str | None, Hashable]:
+    """Return what forbids to split any call of `module` now, and the settings that its result depends on."""
+    obstacle = (
+        "forward-mode differentiation is active" if torch.autograd.forward_ad._current_level >= 0 else None
+    )
+    settings: list[object] = [torch.is_grad_enabled()]
+    for device in ("cpu", "cuda"):
+        settings.append(torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device))
+    if _user_hooks(*(getattr(nn.modules.module, name) for name in _GLOBAL_HOOKS)):
+        obstacle = "a hook on all modules must see the whole batch"
+    for child in module.modules():
+        attributes = child.__dict__
+        settings.append(type(child))
+        settings += [value for value in attributes.values() if type(value) in _PLAIN]
+        if _user_hooks(*(attributes[name] for name in _HOOKS)):
+            obstacle = f"a hook on {type(child).__name__} must see the whole batch"
+        for parameter in child._parameters.values():
+            if isinstance(parameter, UninitializedTensorMixin):
+                return SHAPELESS, None
+            if parameter is not None and not parameter.is_leaf:
+                obstacle = COMPUTED
+    return obstacle, hash(tuple(settings))
+
+
+_PLAIN = (bool, int, float, str)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
+
+
+def _user_hooks(*registries: dict[int, object]) -> bool:
+    """Whether there are hooks of the user; torch's own (weight norm, pruning) only look at parameters."""
+    return any(
+        not str(getattr(type(hook), "__module__", "")).startswith("torch.nn.utils")
+        for registry in registries
+        if registry
+        for hook in registry.values()
+    )
 
 
 def _device_of(module: nn.Module) -> torch.device:
     return next(module.parameters()).device
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    """Hooks of the user; those that torch puts there itself (weight norm, pruning) only look at parameters."""
-    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-    hooks += [*module._backward_hooks.values(), *module._backward_pre_hooks.values()]
-    root = nn.modules.module
-    hooks += [*root._global_forward_hooks.values(), *root._global_forward_pre_hooks.values()]
-    hooks += [*root._global_backward_hooks.values(), *root._global_backward_pre_hooks.values()]
-    return any(not str(getattr(type(hook), "__module__", "")).startswith("torch.nn.utils") for hook in hooks)
 
 
 def _needs_region(module: nn.Module, split: Split) -> bool:
@@ -223,6 +276,3 @@ def _changed_output(module: nn.Module, what: str) -> XlError:
         "run it on one process, or keep the form of its output fixed",
         exit_code=1,
     )
-
-
-__all__ = ["ModuleCalls", "average"]

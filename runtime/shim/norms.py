@@ -1,4 +1,8 @@
-"""Batch norm inside a split call: statistics of the whole batch, on any device and with any rows on a rank."""
+"""Batch norm inside a split call: statistics of the whole batch, on any device and with any rows."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A private layer over the file system: what this process writes lies in a folder of its own, and it reads it there.
+"""A private layer over the file system: what this process writes is in a folder of its own, and read there.
 
-Of a path three things may be known: its private copy, that this process removed it, or nothing (the real file is
-seen). The real files are never written, renamed or removed. All methods need the real functions of `os`: `files.py`
-calls them while its patches pass through.
+Of a path three things may be known: its private copy, that this process removed it, or nothing (the real
+file is seen). The real files are never written, renamed or removed. All methods need the real functions of
+`os`: `files.py` calls them while its patches pass through.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import time
+from typing import cast
 
 StrPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
@@ -37,13 +38,15 @@ class Overlay:
         """Return the absolute path as the script sees it."""
         text = os.fsdecode(path)
         full = os.path.normpath(text if text.startswith("/") else f"{os.getcwd()}/{text}")
-        return full[len(self.root) :] or "/" if full == self.root or full.startswith(f"{self.root}/") else full
+        return (
+            full[len(self.root) :] or "/" if full == self.root or full.startswith(f"{self.root}/") else full
+        )
 
     def exempt(self, path: object) -> bool:
-        """Whether `path` is left alone: a descriptor, a device, a compiler's cache, a temporary file of ours."""
+        """Whether `path` is left alone: a descriptor, a device, a compiler's cache, our temporary file."""
         if not isinstance(path, str | bytes | os.PathLike):
             return True
-        full = self.logical(path)
+        full = self.logical(cast("StrPath", path))
         if full.startswith(_SYSTEM) or any(tool in full for tool in _TOOLS):
             return True
         return any(full == own or full.startswith(f"{own}/") for own in self._own)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 
-from .probe import Full, Split, rows_of
+from .arguments import rows_of
+from .decision import Full, Split
 from .trees import Structure
 
 Decision = Split | Full
@@ -26,7 +26,7 @@ class Call:
     Args:
         leaves: the arguments, flattened.
         structure: the nesting around them.
-        mode: grad mode, autocast and the settings of every submodule, see `mode_of`.
+        mode: grad mode, autocast and the settings of every submodule.
     """
 
     leaves: list[object]
@@ -58,8 +58,8 @@ class Plans:
     def decide(self, module: nn.Module, call: Call, probe: Callable[[], Decision]) -> Decision:
         """Return what is known about such a call, or ask `probe` and remember its answer.
 
-        Sizes other than the batch's count as part of the call until the module ran the same operators for several
-        of them. A module that keeps asking is run in full from then on.
+        Sizes other than the batch's count as part of the call until the module ran the same operators for
+        several of them. A module that keeps asking is run in full from then on.
         """
         memory = self._memories.setdefault(module, _Memory())
         if module.training in memory.lasting:
@@ -98,18 +98,6 @@ class Plans:
         memory.known.insert(0, _Known((call.structure, call.mode), decision, pattern))
 
 
-def mode_of(module: nn.Module) -> Hashable:
-    """Return what else changes how `module` computes: grad mode, autocast, and plain settings of submodules."""
-    settings: list[object] = [torch.is_grad_enabled()]
-    for device in ("cpu", "cuda"):
-        settings.append(torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device))
-    for child in module.modules():
-        attributes = child.__dict__
-        settings.append(type(child))
-        settings += [value for value in attributes.values() if type(value) in (bool, int, float, str)]
-    return hash(tuple(settings))
-
-
 def _matches(known: _Known, call: Call) -> bool:
     if known.call != (call.structure, call.mode):
         return False
@@ -136,7 +124,9 @@ def _sizes(call: Call, decision: Split | None) -> Hashable:
     found: list[Hashable] = ["sizes"]
     for leaf, dim in zip(call.leaves, dims, strict=True):
         if isinstance(leaf, Tensor):
-            found.append((leaf.dtype, leaf.device.type, *(s if d != dim else -1 for d, s in enumerate(leaf.shape))))
+            found.append(
+                (leaf.dtype, leaf.device.type, *(s if d != dim else -1 for d, s in enumerate(leaf.shape)))
+            )
         else:
             found.append((type(leaf), leaf))
     return tuple(found)
@@ -157,4 +147,7 @@ def _pattern(call: Call, decision: Split) -> Hashable:
 
 def _kind(call: Call) -> Hashable:
     """What stays the same between calls that differ in sizes and numbers only."""
-    return (call.structure, tuple(leaf.dtype if isinstance(leaf, Tensor) else type(leaf) for leaf in call.leaves))
+    return (
+        call.structure,
+        tuple(leaf.dtype if isinstance(leaf, Tensor) else type(leaf) for leaf in call.leaves),
+    )

@@ -1,22 +1,29 @@
 """Finds out how a module call may be split: tries the module on a few samples at once and in two pieces.
 
-The trial runs in the mode of the call and leaves no trace: parameters, buffers, attributes and random streams are
-put back. It is local to the process. What it cannot show to be safe is run in full.
+The trial runs in the mode of the call and leaves no trace: parameters, buffers, attributes and random
+streams are put back. It is local to the process. What it cannot show to be safe is run in full.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from . import dataflow
+from .arguments import PLAIN, candidates, piece_of, sample_counts, unsuitable
+from .compare import close, row_dim, same_values
+from .decision import Full, Output, Split
 from .randomness import Draw, preserved_streams, same_states, set_stream_states, stream_states
 from .region import entered, moments_of
 from .snapshot import Snapshot
@@ -25,51 +32,6 @@ from .watch import Operation, Watch
 
 Forward = Any
 _MAX_TRIALS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """How the parts of one output are put together.
-
-    Args:
-        how: rows: concatenated along `dim`; mean, sum: over the samples; same: equal on every rank.
-        dim: under `rows`, the dim of the samples.
-    """
-
-    how: Literal["rows", "mean", "sum", "same"]
-    dim: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A call that may be split.
-
-    Args:
-        dims: for each leaf of the arguments the dim of the samples, None where every sample sees all of it.
-        outputs: for each leaf of the output how its parts are put together.
-        draws: the random operators of the forward.
-        operations: the names of the operators that saw the batch.
-    """
-
-    dims: tuple[int | None, ...]
-    outputs: tuple[Output, ...]
-    draws: tuple[Draw, ...] = ()
-    operations: tuple[str, ...] = field(default=(), repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Full:
-    """A call that every rank runs in full.
-
-    Args:
-        reason: why, for the report.
-        lasting: it holds for this module in this mode, whatever the arguments.
-        undecided: other values of the same arguments may show more.
-    """
-
-    reason: str
-    lasting: bool = False
-    undecided: bool = False
 
 
 class _Trial(Exception):
@@ -110,7 +72,7 @@ class _ProbeRegion:
             return cast("tuple[Tensor, Tensor, Tensor]", self._take(fresh))
 
     @contextmanager
-    def running(self, position: int = 0) -> Iterator[None]:
+    def running(self, position: int = 0) -> Generator[None]:
         with entered(self):
             yield
 
@@ -125,11 +87,11 @@ class _ProbeRegion:
 
 def probe(forward: Forward, module: nn.Module, tree: object, leaves: list[object]) -> Split | Full:
     """Return how the call `forward(module, *args, **kwargs)`, `tree` being (args, kwargs), may be split."""
-    refusal = _unsuitable(leaves)
+    refusal = unsuitable(leaves)
     if refusal is not None:
         return refusal
     whys: list[str] = []
-    for dims in itertools.islice(_candidates(leaves), _MAX_TRIALS):
+    for dims in itertools.islice(candidates(leaves), _MAX_TRIALS):
         try:
             return _Probe(forward, module, tree, leaves, dims).run()
         except _Trial as trial:
@@ -139,59 +101,16 @@ def probe(forward: Forward, module: nn.Module, tree: object, leaves: list[object
     return Full(whys[0]) if whys else Full("no argument has two samples or more", undecided=True)
 
 
-def rows_of(leaves: Sequence[object], dims: Sequence[int | None]) -> int:
-    """Return the number of samples of a call, 0 if its arguments disagree."""
-    sizes = {
-        leaf.shape[dim] for leaf, dim in zip(leaves, dims, strict=True) if isinstance(leaf, Tensor) and dim is not None
-    }
-    return sizes.pop() if len(sizes) == 1 else 0
-
-
-def _unsuitable(leaves: Sequence[object]) -> Full | None:
-    plain = (Tensor, int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size)
-    for leaf in leaves:
-        if not isinstance(leaf, plain):
-            return Full(f"an argument is a {type(leaf).__name__}")
-        if isinstance(leaf, Tensor):
-            if type(leaf) not in (Tensor, nn.Parameter, nn.Buffer):
-                return Full(f"an argument is a {type(leaf).__name__}")
-            if leaf.layout is not torch.strided or leaf.is_quantized or leaf.is_nested:
-                return Full("an argument is a sparse, nested or quantized tensor")
-    if not any(isinstance(leaf, Tensor) and leaf.ndim for leaf in leaves):
-        return Full("no argument is a tensor with samples")
-    return None
-
-
-def _candidates(leaves: Sequence[object]) -> Iterator[tuple[int | None, ...]]:
-    """Ways to divide the arguments, the usual first: samples along dim 0 of the first, then dim 1, then of others."""
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim]
-    tried: set[tuple[int | None, ...]] = set()
-    for dim, anchor in itertools.product((0, 1), tensors):
-        if dim >= anchor.ndim or anchor.shape[dim] < 2:
-            continue
-        rows = anchor.shape[dim]
-        choices = [_choices(leaf, dim, rows, leaf is anchor) for leaf in leaves]
-        for dims in itertools.product(*choices):
-            if dims not in tried:
-                tried.add(dims)
-                yield dims
-
-
-def _choices(leaf: object, dim: int, rows: int, is_anchor: bool) -> list[int | None]:
-    if not isinstance(leaf, Tensor):
-        return [None]
-    if is_anchor:
-        return [dim]
-    fitting = [d for d in range(leaf.ndim) if leaf.shape[d] == rows]
-    fitting.sort(key=lambda d: d != dim)
-    return [*fitting, None]
-
-
 class _Probe:
     """One trial of one way to split a call."""
 
     def __init__(
-        self, forward: Forward, module: nn.Module, tree: object, leaves: list[object], dims: tuple[int | None, ...]
+        self,
+        forward: Forward,
+        module: nn.Module,
+        tree: object,
+        leaves: list[object],
+        dims: tuple[int | None, ...],
     ) -> None:
         self.forward, self.module, self.tree, self.leaves, self.dims = forward, module, tree, leaves, dims
         self.state = [*module.named_parameters(), *module.named_buffers()]
@@ -200,7 +119,7 @@ class _Probe:
         self.counted: list[Any] = []
 
     def run(self) -> Split | Full:
-        many, few = _sample_counts(self.leaves, self.dims)
+        many, few = sample_counts(self.leaves, self.dims)
         before = Snapshot(self.module)
         if not before.complete:
             return Full("it holds too many objects to tell whether forward() changes one", lasting=True)
@@ -240,7 +159,7 @@ class _Probe:
         for leaf, dim in zip(self.leaves, self.dims, strict=True):
             if isinstance(leaf, Tensor):
                 if id(leaf) not in copies:
-                    copies[id(leaf)] = _piece(leaf, dim, start, stop)
+                    copies[id(leaf)] = piece_of(leaf, dim, start, stop)
                 pieces.append(copies[id(leaf)])
                 if dim is not None:
                     batch.append(copies[id(leaf)])
@@ -256,12 +175,15 @@ class _Probe:
             with _ProbeRegion((stop - start) / many, self.counted).running(), watch:
                 output = self.forward(self.module, *args, **kwargs)
             self._check(watch, attributes, versions, streams)
-            written = {name: tensor.detach().clone() for name, tensor in watch.written()}
+            changed = [*watch.written(), *attributes.replaced_buffers()]
+            written = {name: tensor.detach().clone() for name, tensor in changed}
         except _Trial:
             raise
         except Exception as error:
             text = str(error).strip().split("\n")[0][:120]
-            raise _Trial(Full(f"it does not run on a part of the batch ({type(error).__name__}: {text})")) from error
+            raise _Trial(
+                Full(f"it does not run on a part of the batch ({type(error).__name__}: {text})")
+            ) from error
         finally:
             watch.restore()
             set_stream_states(streams)
@@ -291,26 +213,13 @@ class _Probe:
             raise _Trial(Full("forward() draws from Python's or numpy's random numbers", lasting=True))
 
     def _judge(self, whole: _Run, pieces: list[_Run], weight: float) -> Split:
+        self._check_runs(whole, pieces)
         first, second = pieces
-        if whole.structure != first.structure or whole.structure != second.structure:
-            raise _Trial(Full("the structure of its output depends on the number of samples"))
-        for piece in pieces:
-            for name in {**whole.written, **piece.written}:
-                if not _same_values(whole.written.get(name), piece.written.get(name)):
-                    raise _Trial(Full(f"forward() updates {name} by the number of samples", lasting=True))
-        alike = all(dataflow.same_operations(whole.operations, piece.operations) for piece in pieces)
-        draws: tuple[Draw, ...] | str = ()
-        if alike:
-            mixed = dataflow.mixing(whole.operations, first.operations)
-            if mixed is not None:
-                raise _Trial(Full(mixed))
-            draws = dataflow.draws(whole.operations, first.operations)
-            if isinstance(draws, str):
-                raise _Trial(Full(draws))
-        elif any(operation.sizes for operation in whole.operations):
-            raise _Trial(Full("its random operators vary with the number of samples"))
+        alike, draws = self._compare_operations(whole, pieces)
         outputs = [
-            self._output(index, leaf, first.outputs[index], second.outputs[index], weight, whole.depends[index])
+            self._output(
+                index, leaf, first.outputs[index], second.outputs[index], weight, whole.depends[index]
+            )
             for index, leaf in enumerate(whole.outputs)
         ]
         if all(output.how == "same" for output in outputs):
@@ -323,16 +232,43 @@ class _Probe:
         names = tuple(operation.name for operation in whole.operations) if alike else ()
         return Split(self.dims, tuple(outputs), draws, names)
 
+    def _check_runs(self, whole: _Run, pieces: list[_Run]) -> None:
+        """What must hold whatever the outputs: one structure, and state that does not follow the samples."""
+        first, second = pieces
+        if whole.structure != first.structure or whole.structure != second.structure:
+            raise _Trial(Full("the structure of its output depends on the number of samples"))
+        for piece in pieces:
+            for name in {**whole.written, **piece.written}:
+                if not same_values(whole.written.get(name), piece.written.get(name)):
+                    raise _Trial(Full(f"forward() updates {name} by the number of samples", lasting=True))
+
+    def _compare_operations(self, whole: _Run, pieces: list[_Run]) -> tuple[bool, tuple[Draw, ...]]:
+        """Whether all runs were the same operators, and how the random ones are drawn."""
+        first = pieces[0]
+        alike = all(dataflow.same_operations(whole.operations, piece.operations) for piece in pieces)
+        draws: tuple[Draw, ...] | str = ()
+        if alike:
+            mixed = dataflow.mixing(whole.operations, first.operations)
+            if mixed is not None:
+                raise _Trial(Full(mixed))
+            draws = dataflow.draws(whole.operations, first.operations)
+            if isinstance(draws, str):
+                raise _Trial(Full(draws))
+        elif any(operation.sizes for operation in whole.operations):
+            raise _Trial(Full("its random operators vary with the number of samples"))
+        return alike, draws
+
     def _output(
         self, index: int, whole: object, first: object, second: object, weight: float, depends: bool
     ) -> Output:
         if not isinstance(whole, Tensor) or not isinstance(first, Tensor) or not isinstance(second, Tensor):
-            if type(whole) is type(first) is type(second) and whole == first == second:
+            plain = type(whole) is type(first) is type(second) and isinstance(whole, PLAIN)
+            if plain and whole == first == second:
                 return Output("same")
             raise _Trial(Full(f"output {index} is a {type(whole).__name__} that depends on the samples"))
         if type(whole) not in (Tensor, nn.Parameter, nn.Buffer) or whole.layout is not torch.strided:
             raise _Trial(Full(f"output {index} is not a plain tensor"))
-        dim = _row_dim(whole, first, second)
+        dim = row_dim(whole, first, second)
         if dim is not None and close(whole, torch.cat([first, second], dim)):
             return Output("rows", dim)
         if not depends:
@@ -352,33 +288,8 @@ class _Probe:
         raise _Trial(Full(f"output {index} is neither a sum nor a mean over the samples"))
 
 
-def _piece(leaf: Tensor, dim: int | None, start: int, stop: int) -> Tensor:
-    rows = leaf.detach() if dim is None else leaf.detach().narrow(dim, start, stop - start)
-    piece = rows.clone()
-    if not leaf.requires_grad:
-        return piece
-    with torch.enable_grad():
-        return piece.requires_grad_().clone()  # not a leaf of the graph: like the rows of a split call
-
-
-def _sample_counts(leaves: Sequence[object], dims: Sequence[int | None]) -> tuple[int, int]:
-    """How many samples to try and how many of them in the first piece: sizes that no argument has elsewhere."""
-    rows = rows_of(leaves, dims)
-    others = {
-        size
-        for leaf, dim in zip(leaves, dims, strict=True)
-        if isinstance(leaf, Tensor)
-        for d, size in enumerate(leaf.shape)
-        if d != dim
-    }
-    pairs = [(5, 3), (7, 4), (6, 4), (9, 5), (8, 5), (11, 7), (4, 3), (3, 2)]
-    usable = [pair for pair in pairs if pair[0] <= rows]
-    distinct = [pair for pair in usable if not {pair[0], pair[1], pair[0] - pair[1]} & others]
-    return (distinct or usable or [(2, 1)])[0]
-
-
 @contextmanager
-def _shown_zeros(module: nn.Module) -> Iterator[None]:
+def _shown_zeros(module: nn.Module) -> Generator[None]:
     """Give parameters that are all zero some values: they would hide what they multiply."""
     hidden: list[tuple[nn.Parameter, Tensor]] = []
     with torch.no_grad():
@@ -393,40 +304,3 @@ def _shown_zeros(module: nn.Module) -> Iterator[None]:
     finally:
         for parameter, values in hidden:
             parameter.data = values
-
-
-def _row_dim(whole: Tensor, first: Tensor, second: Tensor) -> int | None:
-    if not whole.ndim == first.ndim == second.ndim:
-        return None
-    return next(
-        (
-            dim
-            for dim in range(whole.ndim)
-            if whole.shape[dim] == first.shape[dim] + second.shape[dim] and first.shape[dim] and second.shape[dim]
-        ),
-        None,
-    )
-
-
-def _same_values(first: Tensor | None, second: Tensor | None) -> bool:
-    return first is not None and second is not None and close(first, second)
-
-
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
-
-
-def close(first: Tensor, second: Tensor, *, exact: bool = False) -> bool:
-    """Whether two results are equal up to rounding; `exact`: of a sum that is known to be of equal terms."""
-    if first.shape != second.shape or first.dtype != second.dtype:
-        return False
-    if first.is_complex():
-        return close(torch.view_as_real(first), torch.view_as_real(second), exact=exact)
-    if not first.is_floating_point():
-        return bool(torch.equal(first, second))
-    tolerance = _TOLERANCE.get(first.dtype, 3e-2)
-    if exact:
-        tolerance = min(tolerance, 1e-5) if first.dtype in (torch.float32, torch.float64) else tolerance
-    a, b = first.detach().double(), second.detach().double()
-    finite = a[a.isfinite()]
-    scale = float(finite.abs().max()) if finite.numel() else 1.0
-    return bool(torch.allclose(a, b, rtol=tolerance, atol=tolerance * (scale if not exact else 1e-3), equal_nan=True))

@@ -1,10 +1,14 @@
 """The part of the batch that a forward is working on, for code that must know the whole of it."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
+
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -63,7 +67,7 @@ def current() -> Region | None:
 
 
 @contextmanager
-def entered(region: Region) -> Iterator[None]:
+def entered(region: Region) -> Generator[None]:
     """Make `region` the current one of this thread."""
     before, _current.region = _current.region, region
     try:
@@ -101,7 +105,7 @@ class SplitRegion:
         return moments_of(values, dims, lambda part_sum: total(part_sum, self._part))
 
     @contextmanager
-    def running(self, position: int = 0) -> Iterator[None]:
+    def running(self, position: int = 0) -> Generator[None]:
         part = self._part
         mode = None
         if self._draws:
@@ -134,7 +138,7 @@ def moments_of(
 
 
 def install(session: Session) -> None:
-    """Patch activation checkpointing: what it recomputes during backward runs in the region of its forward."""
+    """Patch activation checkpointing: what it recomputes in backward runs in its forward's region."""
     module = torch.utils.checkpoint
     inner = cast("Callable[..., object]", module.checkpoint)
 

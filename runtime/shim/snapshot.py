@@ -1,4 +1,8 @@
-"""What a module remembers outside its parameters: Python attributes and buffers, taken, compared, put back."""
+"""What a module remembers outside its parameters: attributes and buffers, taken, compared, put back."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
 
 from __future__ import annotations
 
@@ -23,7 +27,8 @@ Attribute = tuple[str, object]
 class Snapshot:
     """The Python attributes and the buffers of a module and all its submodules at one moment.
 
-    Containers are followed, and objects with attributes of their own; a value that is changed in place is found.
+    Containers are followed, and objects with attributes of their own; a value that is changed in place is
+    found.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -110,7 +115,9 @@ class _Copy:
     def items(self) -> list[object]:
         if isinstance(self.content, dict):
             return list(cast("dict[object, object]", self.content).values())
-        return list(cast("list[object]", self.content)) if isinstance(self.content, list | tuple | set) else []
+        return (
+            list(cast("list[object]", self.content)) if isinstance(self.content, list | tuple | set) else []
+        )
 
     def differs(self) -> bool:
         return not _equal_content(self.content, _content(self.value, copy=False))

@@ -1,10 +1,14 @@
 """Differentiable exchange between "outside" (the same on all ranks) and "inside" (this rank's rows).
 
-Outside a split call values and gradients are equal on all ranks. Inside, values are this rank's rows and gradients
-are N times the true gradient of those rows, so that *averaging* parameter gradients over the N ranks is exact for
-what was computed inside and outside alike. Every function's backward is written with the other ones, so gradients
-of gradients are exact too.
+Outside a split call values and gradients are equal on all ranks. Inside, values are this rank's rows and
+gradients are N times the true gradient of those rows, so that *averaging* parameter gradients over the N
+ranks is exact for what was computed inside and outside alike. Every function's backward is written with the
+other ones, so gradients of gradients are exact too.
 """
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
 
 from __future__ import annotations
 
@@ -59,17 +63,17 @@ def scatter(value: Tensor, dim: int, part: Part) -> Tensor:
 
 
 def gather(value: Tensor, dim: int, part: Part) -> Tensor:
-    """Inside to outside: the rows of all ranks along `dim`; a row may hold several entries of that dim."""
+    """Inside to outside: the rows of all ranks along `dim`; a row may be several entries of that dim."""
     return cast("Tensor", _Gather.apply(value, dim, part))
 
 
 def spread(value: Tensor, part: Part) -> Tensor:
-    """Outside to inside for what every row shares: the value itself, its gradient summed over the rows."""
+    """Outside to inside for what every row shares: the value, and its gradient summed over the rows."""
     return cast("Tensor", _Spread.apply(value, part))
 
 
 def combine(value: Tensor, weight: float, part: Part) -> Tensor:
-    """Inside to outside: the sum over ranks of `weight * value`; a mean with the fraction of rows as weight."""
+    """Inside to outside: the sum over ranks of `weight * value`; a mean with the rows' fraction as weight."""
     return average(value * (weight * part.comm.size), part)
 
 
@@ -108,7 +112,9 @@ def take_rows(value: Tensor, dim: int, part: Part) -> Tensor:
     """Return this rank's rows of `value` along `dim`, as a view."""
     per_row, remainder = divmod(value.shape[dim], part.total)
     if remainder:
-        raise AssertionError(f"{value.shape[dim]} entries along dim {dim} do not divide into {part.total} rows")
+        raise AssertionError(
+            f"{value.shape[dim]} entries along dim {dim} do not divide into {part.total} rows"
+        )
     return value.narrow(dim, part.before * per_row, part.here * per_row)
 
 

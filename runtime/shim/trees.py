@@ -1,4 +1,4 @@
-"""Nested arguments and outputs as a list of leaves, and back: dicts, lists, tuples, named tuples, dataclasses."""
+"""Nested arguments and outputs as a list of leaves, and back: dicts, lists, tuples, dataclasses."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _replace(node: object, function: Callable[[object], object]) -> object:
             fresh[key] = _replace(value, function)
         return fresh
     if isinstance(node, list) or _is_tuple(node):
-        return _replace_sequence(cast("list[object]", node), function)
+        return _replace_sequence(cast("object", node), function)
     names = _field_names(node)
     if names is not None:
         changed = copy.copy(node)
@@ -65,13 +65,13 @@ def _replace(node: object, function: Callable[[object], object]) -> object:
     return function(node)
 
 
-def _replace_sequence(node: list[object], function: Callable[[object], object]) -> object:
-    values: Iterator[object] = (_replace(value, function) for value in node)
+def _replace_sequence(node: object, function: Callable[[object], object]) -> object:
+    values: Iterator[object] = (_replace(value, function) for value in cast("list[object]", node))
     kind = cast("Callable[..., object]", type(node))
-    if type(node) is list:
+    if kind is list:
         return list(values)
     if isinstance(node, list):
-        fresh = copy.copy(node)
+        fresh = copy.copy(cast("list[object]", node))
         fresh[:] = values
         return fresh
     return kind(*values) if hasattr(node, "_fields") else kind(values)

@@ -1,8 +1,12 @@
-"""Watches one forward, operator by operator: which values come from the batch, what is written, what is random."""
+"""Watches one forward by its operators: what comes from the batch, what is written, what is random."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
+# (torch annotates parts of itself incompletely, and not all that a shim needs is public)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +18,9 @@ from torch.utils._pytree import tree_leaves
 from .randomness import constant_instead, is_random, memory_order, name_of
 
 Shape = tuple[int, ...]
+
+_WAYS_OUT = ("numpy", "tolist", "__array__", "__dlpack__")
+"""Methods that hand values to others without an operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,7 @@ class Watch(TorchDispatchMode):
         self._from_batch: dict[int, Tensor] = {}
         self._state = {_key(tensor): (name, tensor) for name, tensor in state}
         self._saved: dict[int, tuple[Tensor, Tensor]] = {}
+        self._ways_out: list[tuple[str, Any]] = []
         for tensor in batch:
             self._mark(tensor)
 
@@ -79,6 +87,30 @@ class Watch(TorchDispatchMode):
         """Parameters and buffers that were written, with their names."""
         return [self._state[key] for key in self._saved]
 
+    def __enter__(self) -> Any:
+        for name in _WAYS_OUT:
+            inner = getattr(Tensor, name)
+            self._ways_out.append((name, vars(Tensor).get(name)))
+            setattr(Tensor, name, self._guarded(inner))
+        return super().__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        while self._ways_out:
+            name, own = self._ways_out.pop()
+            if own is None:
+                delattr(Tensor, name)
+            else:
+                setattr(Tensor, name, own)
+
+    def _guarded(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def way_out(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if self.depends(tensor):
+                self.reason = self.reason or "it takes values of the batch out of torch"
+            return inner(tensor, *args, **kwargs)
+
+        return way_out
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -92,7 +124,9 @@ class Watch(TorchDispatchMode):
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         touched = [tensor for tensor in tensors if self.depends(tensor)]
         if touched and torch.Tag.data_dependent_output in func.tags:
-            self.reason = self.reason or "it takes a decision, or a Python number, from the values of the batch"
+            self.reason = (
+                self.reason or "it takes a decision, or a Python number, from the values of the batch"
+            )
         shapes = tuple(tuple(tensor.shape) for tensor in touched)
         random = is_random(func, args, kwargs)
         out = constant_instead(func, args, kwargs) if random else func(*args, **kwargs)
@@ -102,7 +136,7 @@ class Watch(TorchDispatchMode):
             for tensor in (*results, *written):
                 self._mark(tensor)
         dependent = tuple(tuple(t.shape) for t in results if self.depends(t))
-        if touched or random:
+        if random or (touched and not _makes_new(name)):
             self.operations.append(
                 Operation(
                     name,

@@ -1,4 +1,7 @@
-"""Runs a function as a plain script under the shim on the ranks of the test pool, and says what the ranks did."""
+"""Runs a function as a plain script under the shim on the pool's ranks, and says what the ranks did."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
 
 from __future__ import annotations
 

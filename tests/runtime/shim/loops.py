@@ -1,4 +1,7 @@
-"""Small plain training loops, each a function that knows nothing of distribution and returns the numbers it saw."""
+"""Small plain training loops: functions that know nothing of distribution and return the numbers they saw."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
 
 from __future__ import annotations
 
@@ -20,10 +23,9 @@ class Loop:
     """A loop and what must be seen of it on several ranks.
 
     Args:
-        run: the script.
-        batch: rows of its largest batch, as the layers see them in one process; None: rows are not in dim 0.
-        share: the part of its module calls that must be split; a function of the number of ranks where it varies.
-        trains: gradients must be exchanged.
+        run: the script. batch: rows of its largest batch, as layers see them in one process; None: not in
+        dim 0. share: the part of its module calls that must be split; a function of the number of ranks
+        where it varies. trains: gradients must be exchanged.
     """
 
     run: Callable[[], list[float]]
@@ -32,7 +34,7 @@ class Loop:
     trains: bool = True
 
     def expected_share(self, ranks: int) -> float:
-        return self.share if isinstance(self.share, float) else self.share(ranks)
+        return self.share(ranks) if callable(self.share) else self.share
 
 
 def digits(*modules: nn.Module) -> list[float]:
@@ -361,7 +363,11 @@ def batch_norm() -> list[float]:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.norms, self.head = nn.Conv2d(2, 4, 3, padding=1), nn.ModuleList(), nn.Linear(4, 3)
+            self.first, self.norms, self.head = (
+                nn.Conv2d(2, 4, 3, padding=1),
+                nn.ModuleList(),
+                nn.Linear(4, 3),
+            )
             self.norms.append(nn.BatchNorm2d(4))
             self.norms.append(nn.BatchNorm2d(4, momentum=None))
             self.norms.append(nn.BatchNorm2d(4, affine=False))
@@ -396,7 +402,7 @@ def clip_and_schedule() -> list[float]:
             nn.utils.clip_grad_value_(model.parameters(), 0.05)
             optimizer.step()
             scheduler.step()
-            seen += [loss.item(), norm.item(), scheduler.get_last_lr()[0]]
+            seen += [loss.item(), norm.item(), float(scheduler.get_last_lr()[0])]
     return seen + digits(model)
 
 
@@ -406,7 +412,11 @@ def dropout() -> list[float]:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed, self.body, self.head = nn.Linear(6, 8), nn.TransformerEncoder(layer, 2), nn.Linear(8, 3)
+            self.embed, self.body, self.head = (
+                nn.Linear(6, 8),
+                nn.TransformerEncoder(layer, 2),
+                nn.Linear(8, 3),
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             return self.head(self.body(self.embed(x)).mean(1))

@@ -1,0 +1,137 @@
+"""Changes one setting in the text of a settings file and leaves every other line, comments too, as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import cast
+
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from .errors import XlError
+from .files import Document, compose, dump_yaml, flatten, parse_document, plain
+from .keys import canonical
+
+
+def set_value(text: str, document: Document, key: str, value: object) -> str:
+    """The file's text with that setting changed or added.
+
+    Raises:
+        XlError: the file is written in a way that cannot be changed line by line, as with YAML's aliases.
+    """
+    if document.path.suffix == ".json":
+        return _set_json(text, document, key, value)
+    root = compose(text)
+    changed = _set_in_yaml(text, root, key, value)
+    wanted = _settings(document) | {key: _listed(value)}
+    try:
+        found = _settings(parse_document(changed, document.path, document.shown))
+    except XlError:
+        found = None
+    if found != wanted:
+        raise XlError(
+            f"{key} cannot be changed in {document.shown}",
+            "the file is written in a way that xl cannot change line by line",
+            f"edit it by hand: {key.replace('.', ': {', 1)}: {_inline(value)}{'}' if '.' in key else ''}",
+        )
+    return changed
+
+
+def _listed(value: object) -> object:
+    return list(cast("tuple[object, ...]", value)) if isinstance(value, tuple) else value
+
+
+def _settings(document: Document) -> dict[str, object]:
+    return {canonical(name): plain(entry) for name, entry in flatten(document.entries)}
+
+
+def _set_json(text: str, document: Document, key: str, value: object) -> str:
+    settings = cast("dict[str, object]", json.loads(text)) if document.entries else {}
+    head, dot, rest = key.partition(".")
+    for section in [name for name in settings if canonical(name) == head]:
+        head = section
+    if dot:
+        inner = settings.get(head)
+        section = cast("dict[str, object]", inner) if isinstance(inner, dict) else {}
+        settings[head] = {name: it for name, it in section.items() if canonical(f"{head}.{name}") != key} | {
+            rest: value
+        }
+    else:
+        settings[head] = value
+    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+
+
+def _set_in_yaml(text: str, root: Node | None, key: str, value: object) -> str:
+    head, dot, rest = key.partition(".")
+    found = _find(root, head)
+    if not dot:
+        return (
+            _replace(text, found, _inline(value))
+            if found
+            else _append(text, root, f"{head}: {_inline(value)}")
+        )
+    line = f"{rest}: {_inline(value)}"
+    if found is None:
+        return _append(text, root, f"{head}:\n  {line}")
+    if isinstance(found, MappingNode) and found.value:
+        inner = _find(found, rest, head)
+        return _replace(text, inner, _inline(value)) if inner else _insert(text, found, line)
+    return _replace(text, found, f"\n  {line}")
+
+
+def _find(node: Node | None, name: str, section: str = "") -> Node | None:
+    """The value of that key in a mapping."""
+    prefix = f"{section}." if section else ""
+    for key, value in _pairs(node):
+        if isinstance(key, ScalarNode) and canonical(prefix + str(key.value)) == prefix + name:
+            return value
+    return None
+
+
+def _pairs(node: Node | None) -> list[tuple[Node, Node]]:
+    return cast("list[tuple[Node, Node]]", node.value) if isinstance(node, MappingNode) else []
+
+
+def _inline(value: object) -> str:
+    """The value on one line, quoted as inside brackets, which is right outside of them, too."""
+    return dump_yaml([value], flow=True).strip()[1:-1]
+
+
+def _replace(text: str, node: Node, new: str) -> str:
+    start, end = node.start_mark.index, _end(node)
+    if start == end or new.startswith("\n"):
+        # An empty value has no place of its own: it stands right behind the colon.
+        return text[:start].rstrip(" ") + (new if new.startswith("\n") else f" {new}") + text[end:]
+    return text[:start] + new + text[end:]
+
+
+def _insert(text: str, section: MappingNode, line: str) -> str:
+    """Add a line to a section, below its last one."""
+    if section.flow_style:
+        start = section.start_mark.index + 1
+        return f"{text[:start]}{line}, {text[start:]}"
+    at = text.find("\n", _end(section))
+    at = len(text) if at < 0 else at
+    indent = " " * _pairs(section)[0][0].start_mark.column
+    return f"{text[:at]}\n{indent}{line}{text[at:]}"
+
+
+def _append(text: str, root: Node | None, line: str) -> str:
+    if isinstance(root, MappingNode) and root.flow_style:
+        return f"{text[: root.start_mark.index + 1]}{line}, {text[root.start_mark.index + 1 :]}"
+    return f"{text}{'' if text.endswith(chr(10)) or not text else chr(10)}{line}\n"
+
+
+def _end(node: Node) -> int:
+    """Where the node's own text ends; a block's mark would lie behind the comments that follow it."""
+    ends = [_end(child) for child in _children(node)]
+    is_block = isinstance(node, (MappingNode, SequenceNode)) and not node.flow_style
+    return max(ends) if is_block and ends else node.end_mark.index
+
+
+def _children(node: Node) -> Iterator[Node]:
+    if isinstance(node, SequenceNode):
+        yield from cast("list[Node]", node.value)
+    for key, value in _pairs(node):
+        yield key
+        yield value

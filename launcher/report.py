@@ -1,0 +1,138 @@
+"""What is said about a failed launch: the rank that failed first, why, and its last words."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from .plan import WorkerStart
+
+LAST_LINES = 20
+
+SIGNAL_HEAD_START_S = 0.5
+"""A rank that died of a signal is taken to have died this much before it was seen to: its peers' errors, of a
+connection that broke, are often written first."""
+
+_SIGKILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has none
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ")  # torch puts it before each line of a traceback
+_MEANINGS = {
+    "SIGKILL": "killed from outside: out of memory? (see dmesg, or the job's memory limit), or a kill -9",
+    "SIGSEGV": "a fault in compiled code: an extension, or torch built for another machine",
+    "SIGBUS": "often too little shared memory for DataLoader workers: raise --shm-size, or num_workers=0",
+    "SIGABRT": "compiled code gave up; its reason is usually in the last lines",
+    "SIGILL": "an instruction that this CPU does not have: a package built for another machine",
+    "SIGFPE": "an integer division by zero in compiled code",
+    "SIGXCPU": "the CPU time limit (ulimit -t) is used up",
+    "SIGTERM": "somebody asked it to end",
+    "SIGINT": "somebody interrupted it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How one worker failed.
+
+    Args:
+        returncode: negative for a signal; where the worker was ended while it was ending by an error of its
+            own, the code that this error would have led to.
+        time: when, in seconds since the epoch.
+        error: type and message of what it raised; None if it raised nothing.
+        traceback: as Python prints it; empty if there is none.
+    """
+
+    start: WorkerStart
+    returncode: int
+    time: float
+    error: str | None = None
+    traceback: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """The code that a shell would show."""
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+
+    @property
+    def cause(self) -> str:
+        """What happened, in a line."""
+        if self.returncode < 0:
+            name = signal_name(-self.returncode)
+            meaning = _MEANINGS.get(name)
+            text = f"died of {name}" + (f" ({meaning})" if meaning else "")
+            return text if self.error is None else f"{self.error}; then {text}"
+        return self.error or f"exit code {self.returncode}"
+
+
+def signal_name(number: int) -> str:
+    """Return the signal's name, or its number where it has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe_failure(start: WorkerStart, returncode: int, time: float) -> Failure:
+    """Return the failure of a worker that ended at `time`, with what it wrote about it itself."""
+    try:
+        with open(start.settings.error_file or "") as file:
+            told = cast("dict[str, Any]", json.load(file))
+    except (OSError, ValueError):
+        return Failure(start, returncode, time)
+    message = str(told["message"])
+    kind = str(told["type"])
+    error = message if kind == "SystemExit" else f"{kind}: {message}" if message else kind
+    if returncode in (-signal.SIGTERM, -_SIGKILL):
+        returncode = int(told["exit_code"])
+    return Failure(start, returncode, float(told["time"]), error, str(told["traceback"]))
+
+
+def first_failure(failures: Sequence[Failure]) -> Failure:
+    """Return the failure that the others follow from."""
+    return min(failures, key=_began)
+
+
+def _began(failure: Failure) -> float:
+    died_suddenly = failure.returncode < 0 and failure.error is None
+    return failure.time - (SIGNAL_HEAD_START_S if died_suddenly else 0.0)
+
+
+def failure_report(failure: Failure, others: int) -> str:
+    """Return the report on a launch that ended with this failure; `others` more workers failed after it."""
+    start = failure.start
+    more = f" ({others} other{'' if others == 1 else 's'} failed after it)" if others else ""
+    lines = [
+        f"xl: rank {start.settings.rank} failed with exit code {failure.exit_code}{more}: {failure.cause}"
+    ]
+    if not start.shown.err:  # else all of it is on the terminal already
+        lines += failure.traceback.rstrip("\n").splitlines()
+        last = _last_lines(start.log, failure.traceback)
+        if last:
+            lines += [f"xl: last lines of rank {start.settings.rank}:", *(f"  {line}" for line in last)]
+    lines.append(f"xl: its whole output: {start.log}")
+    return "\n".join(lines)
+
+
+def _last_lines(log: str, traceback: str) -> list[str]:
+    """The end of the log without the traceback, which has been shown."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, file.seek(0, 2) - (1 << 16)))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    shown = set(traceback.splitlines())
+    while lines and _RANK_PREFIX.sub("", lines[-1]) in shown:
+        lines.pop()
+    return lines[-LAST_LINES:]
+
+
+def say(text: str) -> None:
+    """Print to standard error, even where that is closed."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return
