@@ -19,6 +19,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore
 from ...configs.errors import XlError
 from . import trees
 from .arguments import rows_of
+from .aside import refuse_training_child
 from .checksum import agree, caller, same_everywhere, text_digest
 from .decision import Full, Output, Split
 from .plans import Call, Plans
@@ -73,9 +74,11 @@ class ModuleCalls:
 
     def _passes(self, module: nn.Module) -> bool:
         """Whether this call is none of ours."""
+        if os.getpid() != self._process:
+            refuse_training_child(self._session, module)
+            return True
         return (
             self._session.aside is not None
-            or os.getpid() != self._process
             or next(module.parameters(), None) is None
             or torch.compiler.is_compiling()
             or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]

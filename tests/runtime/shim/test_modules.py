@@ -259,3 +259,15 @@ def test_lengths_are_trusted_after_a_few(ranks: Ranks) -> None:
     seen = ranks(2, plain, script)[0]
     assert seen.report.share == 1
     assert seen.report.probes <= 4
+
+
+def test_inference_mode(ranks: Ranks) -> None:
+    def script() -> list[float]:
+        model = mlp(6, 8, 3).eval()
+        with torch.inference_mode():
+            return [float(model(torch.randn(12, 6)).sum())]
+
+    alone = ranks(1, plain, script)[0].value
+    seen = ranks(2, plain, script)[0]
+    assert seen.value == pytest.approx(alone, rel=1e-9)
+    assert seen.report.share == 1

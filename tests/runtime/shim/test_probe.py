@@ -233,6 +233,13 @@ def test_mixing_behind_a_parameter_that_is_still_zero() -> None:
     assert isinstance(decide(Gated(), torch.randn(B, 6)), Full)
 
 
+def test_inference_mode() -> None:
+    module = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)).eval()
+    with torch.inference_mode():
+        x = module(torch.randn(B, 6))
+        assert rows(decide(module, x)) == [("rows", 0)]
+
+
 def test_changed_arguments() -> None:
     class Net(Body):
         def forward(self, x: Tensor, *more: object) -> object:
