@@ -41,7 +41,10 @@ class GradientAccumulator:
                 sums.append(present)
                 gradients.append(gradient.detach())
             else:
-                self._sums[parameter] = present + gradient.detach() * weight
+                addend = gradient.detach() * weight
+                # torch adds sparse to dense, not dense to sparse.
+                dense_first = addend.layout == torch.strided
+                self._sums[parameter] = addend + present if dense_first else present + addend
         if sums:
             torch._foreach_add_(sums, gradients, alpha=weight)
 

@@ -49,6 +49,10 @@ class Slot:
     def numel(self) -> int:
         return self.shape.numel()
 
+    def like(self) -> Tensor:
+        """A tensor of the parameter's shape without values."""
+        return torch.empty(self.shape, device="meta")
+
     def gradient(self) -> Tensor | None:
         """Its gradient, made of zeros where this rank has none; None if the parameter was freed."""
         parameter = self.reference()

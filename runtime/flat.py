@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
+import torch._utils
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -55,15 +56,14 @@ def by_type(tensors: Sequence[Tensor], limit_bytes: int) -> list[list[Tensor]]:
     return [[full[position] for position in group] for group in grouped(keys, limit_bytes)]
 
 
-def pack(tensors: Iterable[Tensor]) -> Tensor:
+def pack(tensors: Sequence[Tensor]) -> Tensor:
     """Return the values of all tensors, one after the other."""
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+    return cast("Tensor", torch._utils._flatten_dense_tensors(tensors))
 
 
-def unpack(packed: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+def unpack(packed: Tensor, like: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return the parts of `packed` in the shapes of `like`, as views."""
-    parts = torch.split(packed, [tensor.numel() for tensor in like])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+    return cast("Sequence[Tensor]", torch._utils._unflatten_dense_tensors(packed, like))
 
 
 @torch.no_grad()
@@ -99,7 +99,7 @@ def average(ranks: Ranks, tensors: Sequence[Tensor], *, limit_bytes: int = 25 <<
     for members in by_type(tensors, limit_bytes):
         packed = pack(members)
         end_average(ranks, packed, start_average(ranks, packed))
-        torch._foreach_copy_(members, unpack(packed, members))
+        torch._foreach_copy_(members, list(unpack(packed, members)))
         exchanged += packed.numel() * packed.element_size()
     return exchanged
 
@@ -114,7 +114,7 @@ def average_sparse(ranks: Ranks, tensor: Tensor) -> Tensor:
         torch.cat([part[:count] for part, count in zip(comm.all_gather(padded), counts, strict=True)])
         for padded in (pad(tensor.indices().t(), max(counts)), pad(tensor.values(), max(counts)))
     )
-    total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape)
+    total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=False)
     return (total / comm.size).coalesce()
 
 

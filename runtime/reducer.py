@@ -271,14 +271,14 @@ class GradientReducer:
         assert bucket.packed is not None
         flat.end_average(self._ranks, bucket.packed, bucket.pending)
         self._count(1, bucket.packed)
-        parts = torch.split(bucket.packed, [slot.numel for slot in bucket.slots])
-        targets: list[Tensor] = []
-        means: list[Tensor] = []
-        for position, (slot, part) in enumerate(zip(bucket.slots, parts, strict=True), bucket.first):
-            gradient = slot.gradient() if ready[position] and not reasons[position] else None
-            if gradient is not None:
-                targets.append(gradient)
-                means.append(part.view(gradient.shape))
+        wanted = [ready[position] and not reasons[position] for position in range(bucket.first, bucket.last)]
+        gradients = [
+            slot.gradient() if want else None for slot, want in zip(bucket.slots, wanted, strict=True)
+        ]
+        like = [slot.like() if g is None else g for slot, g in zip(bucket.slots, gradients, strict=True)]
+        parts = flat.unpack(bucket.packed, like)
+        targets = [gradient for gradient in gradients if gradient is not None]
+        means = [part for part, gradient in zip(parts, gradients, strict=True) if gradient is not None]
         if targets:
             torch._foreach_copy_(targets, means)
         self.traffic.gradients += len(targets)
@@ -371,7 +371,8 @@ class GradientReducer:
 def _no_rows(parameter: Tensor) -> Tensor:
     """A sparse gradient for a parameter that had none."""
     indices = torch.zeros((1, 0), dtype=torch.int64, device=parameter.device)
-    return torch.sparse_coo_tensor(indices, parameter.new_zeros((0, *parameter.shape[1:])), parameter.shape)
+    values = parameter.new_zeros((0, *parameter.shape[1:]))
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False)
 
 
 def _no_graph(name: str) -> XlError:

@@ -14,6 +14,9 @@ import pytest
 
 from .pool import Pool, Ranks
 
+# Variables that pytest, and torch when it compiles, set themselves.
+OWN = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
+
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
@@ -47,9 +50,10 @@ def _leaves_nothing_behind(pool: Pool) -> Iterator[None]:  # pyright: ignore[rep
     threads, environment, children = set(threading.enumerate()), dict(os.environ), child_processes()
     yield
     leaks = [f"thread {thread.name}" for thread in set(threading.enumerate()) - threads if outlives(thread)]
-    after = {key: value for key, value in os.environ.items() if key != "PYTEST_CURRENT_TEST"}
-    environment.pop("PYTEST_CURRENT_TEST", None)
-    leaks += [f"variable {key}" for key in sorted({key for key, _ in after.items() ^ environment.items()})]
+    leaks += [
+        f"variable {key}"
+        for key in sorted({key for key, _ in environment.items() ^ os.environ.items()} - OWN)
+    ]
     for child in child_processes() - children:
         if child.pid not in pool.pids:
             leaks.append(f"process {child.pid}")

@@ -34,13 +34,14 @@ class GradientSide:
     Usage: `install()` once before the script; then for each root call (after `session.activate`)::
 
         side.track(module)
+        side.watch_inputs(leaves of args and kwargs)
         with side.autocast():
-            output = original_call(module, ...)
+            output = original_call(module, *args, **kwargs)
         output = side.finish_output(output)
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self.session = session
         self._precision: Precision = session.settings.mixed_precision
         self._device = torch.device("cpu")
         self._scaler = LossScaler() if self._precision == "fp16" else None
@@ -56,7 +57,7 @@ class GradientSide:
 
     def install(self) -> None:
         """Patch backward, grad, optimizers, schedulers, clipping, GradScaler; `session.unpatch` undoes it."""
-        session = self._session
+        session = self.session
         self._backward.install()
         self._optimizers.install()
         Schedulers(session, self._optimizers).install()
@@ -81,12 +82,12 @@ class GradientSide:
         precision.check_precision(self._precision, self._device)
         named = list(module.named_parameters())
         new = [(name, parameter) for name, parameter in named if not self._tracks(parameter)]
-        if self._session.size > 1 or self._scaler is not None:
+        if self.session.size > 1 or self._scaler is not None:
             tensor_hooks.check_hooks(new, self._scaler)
-        if self._session.comm is not None:
+        if self.session.comm is not None:
             if self._ranks is None:
-                self._ranks = flat.Ranks(self._session.comm, "buffers")
-                self._backward.reducer = self._optimizers.reducer = GradientReducer(self._session.comm)
+                self._ranks = flat.Ranks(self.session.comm, "buffers")
+                self._backward.reducer = self._optimizers.reducer = GradientReducer(self.session.comm)
             if self._backward.reducer is not None:
                 self._backward.reducer.track(named)
             flat.broadcast(self._ranks, list(module.buffers()))
@@ -94,14 +95,14 @@ class GradientSide:
             self._scaler.watch(parameters)
 
     def watch_inputs(self, leaves: Iterable[object]) -> None:
-        """Under fp16, have gradients with respect to a root call's inputs unscaled like parameters'."""
+        """Under fp16, keep gradients with respect to a root call's inputs from coming out scaled."""
         if self._scaler is not None:
             self._scaler.watch(t for t in leaves if isinstance(t, Tensor) and t.requires_grad and t.is_leaf)
 
     def autocast(self) -> AbstractContextManager[object]:
         """The context of the root's forward: the launcher's precision; nothing if the script has its own."""
         if self._precision != "no" and not precision.applies(self._precision, self._device.type):
-            self._session.note(
+            self.session.note(
                 f"the script has its own autocast; mixed_precision={self._precision} is left out there"
             )
         return precision.autocast(self._precision, self._device.type)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
@@ -24,23 +25,37 @@ if TYPE_CHECKING:
     from .session import Session
 
 
-class Pass:
-    """One pass over a loader: the script's iterator, and a `LoaderPosition` for the session."""
+@dataclass(eq=False)
+class Position:
+    """Where the script is in one pass, see `session.LoaderPosition`; does not keep the pass alive.
 
-    def __init__(self, inner: Iterator[object], session: Session) -> None:
-        self._inner, self._session = inner, session
-        try:
-            self._length: int | None = len(cast("Any", inner))
-        except TypeError:
-            self._length = None  # an iterable data set of unknown length
-        self.batch_size, self.batches, self.rows = 1, 0, 0
-        self.running = True
-        session.loaders.append(self)
+    Args:
+        length: batches of the pass; None for an iterable data set of unknown length.
+    """
+
+    length: int | None
+    batch_size: int = 1
+    batches: int = 0
+    rows: int = 0
+    running: bool = True
 
     @property
     def is_last(self) -> bool:
         """The batch handed out last is the final one of this pass; False where the length is unknown."""
-        return self._length is not None and self.batches >= self._length
+        return self.length is not None and self.batches >= self.length
+
+
+class Pass:
+    """The script's iterator over a loader. The pass ends with the data, or when the script drops it."""
+
+    def __init__(self, inner: Iterator[object], session: Session) -> None:
+        self._inner, self._positions = inner, session.loaders
+        try:
+            length: int | None = len(cast("Any", inner))
+        except TypeError:
+            length = None
+        self._position = Position(length)
+        self._positions.append(self._position)
 
     def __iter__(self) -> Pass:
         return self
@@ -52,17 +67,25 @@ class Pass:
         try:
             batch = next(self._inner)
         except BaseException:
-            self.running = False
-            if self in self._session.loaders:
-                self._session.loaders.remove(self)
+            self._end()
             raise
-        self.batch_size = _rows(batch)
-        self.batches += 1
-        self.rows += self.batch_size
-        if self is not self._session.loaders[-1]:
-            self._session.loaders.remove(self)
-            self._session.loaders.append(self)
+        position = self._position
+        position.batch_size = _rows(batch)
+        position.batches += 1
+        position.rows += position.batch_size
+        if position.running and position is not self._positions[-1]:
+            self._positions.remove(position)
+            self._positions.append(position)
         return batch
+
+    def _end(self) -> None:
+        if self._position.running:
+            self._position.running = False
+            self._positions.remove(self._position)
+
+    def __del__(self) -> None:
+        if "_position" in self.__dict__:
+            self._end()
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.__dict__["_inner"], name)

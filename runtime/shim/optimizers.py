@@ -62,6 +62,7 @@ class Optimizers:
         self._windows: weakref.WeakKeyDictionary[Optimizer, Window] = weakref.WeakKeyDictionary()
         self._loaders = LoaderProgress(session)
         self._stepping = False
+        self.any_known = False  # the script has made one
 
     def install(self) -> None:
         """Patch `Optimizer.__init__` and `add_param_group`."""
@@ -83,11 +84,6 @@ class Optimizers:
         session.patch(Optimizer, "add_param_group", add_param_group)
 
     # --- what backward, clipping and schedulers ask
-
-    @property
-    def any_known(self) -> bool:
-        """Whether the script has made an optimizer."""
-        return len(self._windows) > 0
 
     def backward_begins(self) -> None:
         """New gradients are coming: a window that was closed for a step that never came is over."""
@@ -120,6 +116,7 @@ class Optimizers:
 
     def _watch(self, optimizer: Optimizer) -> None:
         self._windows.setdefault(optimizer, Window())
+        self.any_known = True
         if self._scaler is not None:
             check_hooks((("", parameter) for parameter in parameters_of(optimizer)), self._scaler)
             self._scaler.watch(parameters_of(optimizer))

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from xl.configs.worker import WorkerSettings
 from xl.runtime.shim import loaders
 from xl.runtime.shim.report import Report
-from xl.runtime.shim.session import Session
+from xl.runtime.shim.session import LoaderPosition, Session
 
 from .loops import Stream
 
@@ -39,6 +39,26 @@ def test_positions(session: Session) -> None:
     assert seen == [(4, 1, 4, False, True), (4, 2, 8, False, True), (2, 3, 10, True, True)]
     assert session.loaders == []
     assert len(iter(loader)) == 3
+
+
+def test_the_pass_read_last_is_at_the_end(session: Session) -> None:
+    loader = DataLoader(TensorDataset(torch.zeros(4, 2)), batch_size=2)
+    first, second = iter(loader), iter(loader)
+    next(first)
+    next(second)
+    assert [position.batches for position in session.loaders] == [1, 1]
+    next(first)
+    assert [position.batches for position in session.loaders] == [1, 2]
+
+
+def test_a_pass_that_the_script_drops_is_over(session: Session) -> None:
+    """Its data workers must not live on either."""
+    seen: list[LoaderPosition] = []
+    for _ in DataLoader(TensorDataset(torch.zeros(4, 2)), batch_size=2):
+        seen += session.loaders
+        break
+    assert session.loaders == []
+    assert [position.running for position in seen] == [False]
 
 
 def test_a_stream_does_not_know_its_end(session: Session) -> None:

@@ -1,115 +1,20 @@
-"""Accumulation over n batches under the shim must equal one process with batches n times as large."""
+"""Accumulation over n batches must equal one process with batches n times as large."""
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import cast
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.optim.lr_scheduler import (
-    CosineAnnealingWarmRestarts,
-    LRScheduler,
-    OneCycleLR,
-    ReduceLROnPlateau,
-    SequentialLR,
-    StepLR,
-)
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from xl.configs.errors import XlError
-from xl.runtime.collectives import Communicator
 
 from ...pool import Ranks
-from .gradient_harness import data, network, shim, values
-
-Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-Schedule = Callable[[torch.optim.Optimizer], LRScheduler]
-
-
-def loader(batch: int, rows: int = 22) -> DataLoader[tuple[Tensor, ...]]:
-    return DataLoader(TensorDataset(*data(rows)), batch_size=batch)
-
-
-def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.3, momentum=0.9, weight_decay=1e-2)
-
-
-def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=0.05)
-
-
-class Renamed(torch.optim.SGD):
-    """A script's own optimizer, with a step of its own that calls its parent's."""
-
-    def step(self, closure: object = None) -> None:
-        super().step()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.data.mul_(0.99)
-
-
-def own(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return Renamed(parameters, lr=0.3)
-
-
-def train(
-    batch: int,
-    make: Make = sgd,
-    clip: str = "",
-    per_batch: Schedule | None = None,
-    per_epoch: Schedule | None = None,
-    set_to_none: bool = True,
-) -> list[float]:
-    """A plain script."""
-    torch.set_default_dtype(torch.float64)
-    model = network()
-    optimizer = make(list(model.parameters()))
-    schedulers = [maker(optimizer) if maker else None for maker in (per_batch, per_epoch)]
-    rates: list[float] = []
-    for _ in range(3):
-        for x, y in loader(batch):
-            optimizer.zero_grad(set_to_none=set_to_none)
-            nn.functional.cross_entropy(model(x), y).backward()
-            if clip == "norm":
-                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-            if clip == "value":
-                torch.nn.utils.clip_grad.clip_grad_value_(model.parameters(), 0.02)
-            optimizer.step()
-            if schedulers[0] is not None:
-                schedulers[0].step()
-        if isinstance(schedulers[1], ReduceLROnPlateau):
-            schedulers[1].step(1.0)
-        elif schedulers[1] is not None:
-            schedulers[1].step()
-        rates.append(cast("float", optimizer.param_groups[0]["lr"]))
-    return values(model) + rates
-
-
-def accumulated(
-    comm: Communicator, script: Callable[[int], object], every: int, batch: int
-) -> tuple[object, int]:
-    with shim(comm, accumulation=every) as side:
-        result = script(batch)
-        return result, 0 if side.reducer is None else side.reducer.traffic.exchanges
-
-
-def compare(
-    ranks: Ranks, size: int, script: Callable[[int], list[float]], every: int = 3, batch: int = 4
-) -> list[int]:
-    """Return how often each rank exchanged gradients."""
-
-    def alone(comm: Communicator) -> list[float]:
-        return script(batch * every)
-
-    [expected] = ranks(1, alone)
-    found = ranks(size, accumulated, script, every, batch)
-    for result, _ in found:
-        assert cast("list[float]", result) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    return [exchanges for _, exchanges in found]
+from .gradient_harness import accumulated, compare, data, loader, network, sgd, train, values
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -119,35 +24,6 @@ def test_equals_a_larger_batch(ranks: Ranks, size: int, every: int) -> None:
     exchanges = compare(ranks, size, train, every)
     windows = {2: 3, 3: 2, 10: 1}[every] * 3
     assert exchanges == [windows if size > 1 else 0] * size, "gradients travel once for each window"
-
-
-@pytest.mark.parametrize("clip", ["", "norm", "value"])
-@pytest.mark.parametrize("make", [sgd, adamw, own])
-def test_clipping_and_optimizers(ranks: Ranks, make: Make, clip: str) -> None:
-    compare(ranks, 2, lambda batch: train(batch, make, clip, set_to_none=clip != "norm"))
-
-
-SCHEDULES: dict[str, Schedule] = {
-    "step": lambda optimizer: StepLR(optimizer, 2, 0.7),
-    "one cycle": lambda optimizer: OneCycleLR(optimizer, 0.5, total_steps=7),
-    "restarts": lambda optimizer: CosineAnnealingWarmRestarts(optimizer, 4),
-    "plateau": lambda optimizer: ReduceLROnPlateau(optimizer, patience=0),
-    "sequence": lambda optimizer: SequentialLR(
-        optimizer, [StepLR(optimizer, 1, 0.5), StepLR(optimizer, 1, 0.8)], [2]
-    ),
-}
-
-
-@pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "plateau"])
-def test_a_schedule_per_batch_follows_the_real_steps(ranks: Ranks, name: str) -> None:
-    schedule = SCHEDULES[name]
-    compare(ranks, 2, lambda batch: train(batch, per_batch=schedule))
-
-
-@pytest.mark.parametrize("name", [name for name in SCHEDULES if name != "one cycle"])
-def test_a_schedule_per_epoch_is_never_left_out(ranks: Ranks, name: str) -> None:
-    schedule = SCHEDULES[name]
-    compare(ranks, 2, lambda batch: train(batch, per_epoch=schedule))
 
 
 def test_evaluation_between_batches_does_not_count(ranks: Ranks) -> None:
@@ -240,43 +116,6 @@ def test_without_a_loader_every_nth_step_is_real(ranks: Ranks) -> None:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x[start : start + batch]), y[start : start + batch]).backward()
             optimizer.step()
-        return values(model)
-
-    compare(ranks, 2, script)
-
-
-def test_a_norm_to_print_is_the_same_on_all_ranks(ranks: Ranks) -> None:
-    def script(batch: int) -> list[float]:
-        torch.set_default_dtype(torch.float64)
-        model = network()
-        optimizer = sgd(list(model.parameters()))
-        norms: list[float] = []
-        for x, y in loader(batch):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.1).item())
-            optimizer.step()
-        return norms
-
-    [expected] = ranks(1, lambda comm: script(12))
-    (first, _), (second, _) = ranks(2, accumulated, script, 3, 4)
-    assert first == second
-    assert [cast("list[float]", first)[place] for place in (2, 5)] == pytest.approx(expected, rel=1e-9)
-
-
-def test_a_step_left_out_after_clipping_drops_the_window(ranks: Ranks) -> None:
-    """As a script does that skips a batch whose norm is not finite."""
-
-    def script(batch: int) -> list[float]:
-        torch.set_default_dtype(torch.float64)
-        model = network()
-        optimizer = sgd(list(model.parameters()))
-        for epoch in range(2):
-            for x, y in loader(batch):
-                optimizer.zero_grad()
-                (nn.functional.cross_entropy(model(x), y) * (float("inf") if epoch == 0 else 1.0)).backward()
-                if nn.utils.clip_grad_norm_(model.parameters(), 0.1).isfinite():
-                    optimizer.step()
         return values(model)
 
     compare(ranks, 2, script)
