@@ -14,7 +14,7 @@ from ..launcher.executors import execute
 from ..launcher.machine import read_machine
 from ..launcher.planner import make_plan
 from ..launcher.ports import hold_port
-from ..launcher.report import say
+from ..launcher.report import say, split_report
 from ..launcher.scan import locate, scan_script
 from .launch_options import LaunchCommand, collect_flags, launch_options
 
@@ -56,4 +56,8 @@ def launch(
             for warning in (*resolved.warnings, *plan.warnings):
                 say(f"xl: warning: {warning}")
             say(plan.summary())
-        return execute(plan, listener)
+        code = execute(plan, listener)
+        report_file = plan.worker(0).settings.report_file
+        if explain_split and report_file is not None:
+            say(split_report(report_file))
+        return code

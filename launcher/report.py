@@ -130,6 +130,18 @@ def _last_lines(log: str, traceback: str) -> list[str]:
     return lines[-LAST_LINES:]
 
 
+def split_report(report_file: str) -> str:
+    """Return what the shim says of each kind of module call: how often it was split, or why not."""
+    try:
+        with open(report_file) as file:
+            told = cast("dict[str, Any]", json.load(file))
+    except (OSError, ValueError):
+        return "xl: there is no report on how the module calls were split"
+    split = [f"xl: {count} calls of {name} split" for name, count in told["split_calls"].items()]
+    full = [f"xl: {count} calls run in full, {reason}" for reason, count in told["full_calls"].items()]
+    return "\n".join([f"xl: {told['summary']}", *split, *full])
+
+
 def say(text: str) -> None:
     """Print to standard error, even where that is closed."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Generator
@@ -22,6 +23,7 @@ INTERRUPT_PATIENCE_S = 1.0
 _STOP = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _PASS_ON = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
 _RESIZE = getattr(signal, "SIGWINCH", None)
+_SUSPEND = getattr(signal, "SIGTSTP", None)
 
 
 class Supervisor:
@@ -109,6 +111,11 @@ class Supervisor:
     def _take_signal(self, signum: int) -> None:
         if signum in _STOP:
             self._stopped_by = self._stopped_by or signum
+        elif signum == _SUSPEND:
+            # Ctrl-Z: the workers' sessions are not the terminal's, so they stop with us because we say so.
+            self._starter.signal(signal.SIGSTOP, group=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            self._starter.signal(signal.SIGCONT, group=True)
         elif signum == _RESIZE:
             if self._terminal.pty is not None:
                 self._terminal.copy_size()
@@ -159,8 +166,8 @@ class Supervisor:
         """Turn signals into happenings; one that was ignored when xl started (nohup) stays ignored."""
         before = {
             signum: signal.signal(signum, self._note_signal)
-            for signum in (*_STOP, *_PASS_ON, *((_RESIZE,) if _RESIZE is not None else ()))
-            if signal.getsignal(signum) != signal.SIG_IGN
+            for signum in (*_STOP, *_PASS_ON, _RESIZE, _SUSPEND)
+            if signum is not None and signal.getsignal(signum) != signal.SIG_IGN
         }
         try:
             yield

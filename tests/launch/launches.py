@@ -68,6 +68,10 @@ class Launch:
                 return process.pid
         raise AssertionError("no zygote")
 
+    def workers(self) -> list[psutil.Process]:
+        """The workers of a launch whose script starts nothing itself."""
+        return psutil.Process(self.zygote()).children()
+
     def wait(self, timeout_s: float = 60.0) -> int:
         """Return the exit code."""
         try:

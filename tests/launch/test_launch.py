@@ -95,6 +95,18 @@ def test_threads_are_the_usable_cores_of_each_rank(tmp_path: Path) -> None:
     assert launch.out.read_text() == "2 2\n"
 
 
+def test_blas_threads_do_not_keep_the_zygote_from_forking(tmp_path: Path) -> None:
+    """numpy's BLAS starts threads when it is imported; they end before a fork and come back after it."""
+    write_script(
+        tmp_path,
+        PLACE + "import numpy, torch\na = numpy.random.rand(500, 500)\nprint(numpy.isfinite(a @ a).all())\n"
+        "print(torch.isfinite(torch.rand(500, 500) @ torch.rand(500, 500)).all().item())",
+    )
+    launch = finished(tmp_path, [*TWO, "train.py"], {"OMP_NUM_THREADS": "2"})
+    assert launch.out.read_text() == "True\nTrue\n"
+    assert "interpreter of its own" not in launch.text()
+
+
 def test_gpus_that_are_not_there_are_not_replaced_in_silence(tmp_path: Path) -> None:
     write_script(tmp_path, "")
     launch = finished(tmp_path, ["--gpu-ids", "7", "train.py"])
@@ -247,6 +259,20 @@ def test_usr1_reaches_every_worker(tmp_path: Path, started: list[Launch]) -> Non
     assert launch.wait() == 85
     assert (tmp_path / "saved0").exists()
     assert (tmp_path / "saved1").exists()
+
+
+def test_suspended_and_continued(tmp_path: Path, started: list[Launch]) -> None:
+    write_script(
+        tmp_path, PLACE + "i = 0\nwhile True:\n    print(i, flush=True)\n    i += 1\n    time.sleep(0.01)"
+    )
+    launch = Launch(tmp_path, [*TWO, "train.py"])
+    started.append(launch)
+    launch.wait_for(lambda: launch.out.stat().st_size > 100)
+    launch.process.send_signal(signal.SIGTSTP)
+    launch.wait_for(lambda: all(process.status() == "stopped" for process in launch.workers()))
+    size = launch.out.stat().st_size
+    launch.process.send_signal(signal.SIGCONT)
+    launch.wait_for(lambda: launch.out.stat().st_size > size + 100)
 
 
 def test_nohup_is_respected(tmp_path: Path, started: list[Launch]) -> None:

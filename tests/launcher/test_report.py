@@ -37,7 +37,7 @@ def test_a_sudden_death_comes_before_the_errors_of_those_it_left(tmp_path: Path)
         (-7, 135, "shared memory"),
         (-11, 139, "SIGSEGV"),
         (-6, 134, "SIGABRT"),
-        (-64, 192, "signal 64"),
+        (-40, 168, "signal 40"),
         (3, 3, "exit code 3"),
     ],
 )
