@@ -1,12 +1,12 @@
-"""Run public plain training scripts, unmodified, under `python` and under `xl launch`, and compare what they print.
+"""Run public plain training scripts, unmodified, under `python` and `xl launch`, and compare what they print.
 
 The scripts are not part of this repository. Clone the repositories named in `SCRIPTS` into one folder as
 `owner+name` and pass it:
 
     python benchmarks/public_scripts.py --sources CLONES --processes 2 3 [--only mnist vae]
 
-Data is made from scikit-learn's digits and from random words, so nothing is downloaded. `--prelude DIR` puts a folder
-with a `sitecustomize.py` before every run, to choose float64 or to switch noise off in both runs alike.
+Data is made from scikit-learn's digits and from random words, so nothing is downloaded. `--prelude DIR` puts a
+folder with a `sitecustomize.py` before every run, to choose float64 or to switch noise off in both runs alike.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ SCRIPTS = {
     "dcgan": Script(
         "pytorch+examples",
         "dcgan/main.py",
-        "--dataset mnist --dataroot ../data --niter 1 --batchSize 256 --ngf 8 --ndf 8 --workers 0 --manualSeed 1",
+        "--dataset mnist --dataroot ../data --niter 1 --batchSize 256 --ngf 8 --ndf 8 --workers 0 "
+        "--manualSeed 1",
         prepare=lambda d: make_mnist(d.parent / "data"),
     ),
     "word_lm": Script(
@@ -115,8 +116,8 @@ SCRIPTS = {
     "nanogpt": Script(
         "karpathy+nanoGPT",
         "train.py",
-        "--device=cpu --compile=False --eval_iters=2 --log_interval=1 --block_size=32 --batch_size=8 --n_layer=2 "
-        "--n_head=2 --n_embd=32 --max_iters=12 --lr_decay_iters=12 --dataset=tokens --eval_interval=6 "
+        "--device=cpu --compile=False --eval_iters=2 --log_interval=1 --block_size=32 --batch_size=8 "
+        "--n_layer=2 --n_head=2 --n_embd=32 --max_iters=12 --lr_decay_iters=12 --dataset=tokens --eval_interval=6 "
         "--gradient_accumulation_steps=2",
         # It would distribute itself over nccl when it sees RANK.
         "--distributed-by xl",
@@ -207,7 +208,8 @@ def main() -> int:
     xl = str(Path(sys.executable).with_name("xl"))
     failed = 0
     print(
-        f"{'script':14s} {'N':>2s} {'exit':>5s} {'numbers':>8s} {'max rel. difference':>20s} {'split':>7s} {'s':>6s}"
+        f"{'script':14s} {'N':>2s} {'exit':>5s} {'numbers':>8s} {'max rel. difference':>20s} "
+        f"{'split':>7s} {'s':>6s}"
     )
     for name in options.only:
         script = SCRIPTS[name]

@@ -1,4 +1,4 @@
-"""Train a small classifier on scikit-learn's digits: a plain script that knows nothing of xl or torch.distributed."""
+"""Train a small classifier on scikit-learn's digits: a plain script that knows nothing of distribution."""
 
 import argparse
 

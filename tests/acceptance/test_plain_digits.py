@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "plain_digits.py"
 XL = str(Path(sys.executable).with_name("xl"))
 BATCH = 64
 
-# Runs in every process before the script: notes the rows and the type of every matrix product of a linear layer.
+# Runs in every process before the script: notes the rows and the type of each linear layer's product.
 PRELUDE = """
 import importlib.abc, importlib.util, os, sys
 
@@ -31,7 +31,8 @@ def watch():
     def linear(input, weight, bias=None):
         out = inner(input, weight, bias)
         with plain_open(os.path.join({folder!r}, f"{{os.getpid()}}.txt"), "a") as log:
-            log.write(f"{{weight.shape[1]}} {{input.shape[0]}} {{out.dtype}} {{int(torch.is_grad_enabled())}}\\n")
+            training = int(torch.is_grad_enabled())
+            log.write(f"{{weight.shape[1]}} {{input.shape[0]}} {{out.dtype}} {{training}}\\n")
         return out
     torch.nn.functional.linear = linear
 

@@ -183,7 +183,7 @@ def test_ranks_of_a_script_that_distributes_itself_draw_apart(tmp_path: Path, wa
 
 
 def test_variables_that_torch_reads_at_its_import_are_in_time(tmp_path: Path) -> None:
-    """The zygote would have imported torch before the script sets them: such a script gets fresh processes."""
+    """The zygote would have imported torch before the script sets them: such a script starts afresh."""
     (tmp_path / "train.py").write_text(
         FIRST + "os.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads())\n"
     )
