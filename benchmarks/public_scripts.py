@@ -5,8 +5,8 @@ The scripts are not part of this repository. Clone the repositories named in `SC
 
     python benchmarks/public_scripts.py --sources CLONES --processes 2 3 [--only mnist vae]
 
-Data is made from scikit-learn's digits and from random words, so nothing is downloaded. `--prelude DIR` puts a
-folder with a `sitecustomize.py` before every run, to choose float64 or to switch noise off in both runs alike.
+Data is made from scikit-learn's digits and from random words, so nothing is downloaded. `--prelude DIR` puts
+a folder with a `sitecustomize.py` before every run, to choose float64 or to switch noise off in both alike.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ SCRIPTS = {
         "karpathy+nanoGPT",
         "train.py",
         "--device=cpu --compile=False --eval_iters=2 --log_interval=1 --block_size=32 --batch_size=8 "
-        "--n_layer=2 --n_head=2 --n_embd=32 --max_iters=12 --lr_decay_iters=12 --dataset=tokens --eval_interval=6 "
-        "--gradient_accumulation_steps=2",
+        "--n_layer=2 --n_head=2 --n_embd=32 --max_iters=12 --lr_decay_iters=12 "
+        "--dataset=tokens --eval_interval=6 --gradient_accumulation_steps=2",
         # It would distribute itself over nccl when it sees RANK.
         "--distributed-by xl",
         prepare=lambda d: make_tokens(d / "data" / "tokens"),

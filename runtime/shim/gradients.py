@@ -63,6 +63,7 @@ class GradientSide:
         Schedulers(session, self._optimizers).install()
         clipping.install(session, self._optimizers)
         _install_scaler_check(session)
+        session.on_finish.append(self._count)
         if session.size > 1:
             tensor_hooks.install(session, self._tracks, self._is_ours)
 
@@ -115,6 +116,10 @@ class GradientSide:
         if all(precision.widen(leaf) is leaf for leaf in leaves):
             return output
         return cast("T", trees.map_leaves(output, precision.widen))
+
+    def _count(self) -> None:
+        if self.reducer is not None:
+            self._session.report.reduced_bytes = self.reducer.traffic.bytes
 
     def _tracks(self, tensor: Tensor) -> bool:
         return self._backward.reducer is not None and self._backward.reducer.tracks(tensor)

@@ -19,6 +19,7 @@ class Report:
         full_calls: calls that every rank ran in full, by `class: reason`.
         probes: how many times a module was tried on a part of its batch.
         gathered_bytes: size of the gathered outputs, forward and backward.
+        reduced_bytes: size of the averaged gradients.
         collectives: how often the ranks exchanged something, by what for.
         steps_aside: why the script was left alone, if it was.
     """
@@ -28,6 +29,7 @@ class Report:
     full_calls: Counter[str] = field(default_factory=Counter[str])
     probes: int = 0
     gathered_bytes: int = 0
+    reduced_bytes: int = 0
     collectives: Counter[str] = field(default_factory=Counter[str])
     steps_aside: str | None = None
 
@@ -61,6 +63,7 @@ class Report:
                 "full_calls": self.full_calls,
                 "probes": self.probes,
                 "gathered_bytes": self.gathered_bytes,
+                "reduced_bytes": self.reduced_bytes,
                 "collectives": self.collectives,
                 "steps_aside": self.steps_aside,
                 "summary": self.summary(),

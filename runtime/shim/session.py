@@ -75,6 +75,7 @@ class Session:
         self.closed = False
         self.in_backward = False  # process-wide: checkpoint recomputation runs in autograd's own threads
         self.on_activate: list[Callable[[], None]] = []
+        self.on_finish: list[Callable[[], None]] = []  # they complete the report
         self.loaders: list[LoaderPosition] = []  # the passes that are running, the one read last at the end
         self._connect = connect
         self._patches: list[tuple[object, str, object]] = []
@@ -143,6 +144,8 @@ class Session:
         if self.size == 1:
             return
         self.report.steps_aside = self.aside
+        for callback in self.on_finish:
+            callback()
         self.note(self.report.summary())
         if self.settings.report_file is not None:
             self.report.write(self.settings.report_file)

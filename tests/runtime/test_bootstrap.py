@@ -1,4 +1,4 @@
-"""A script under xl cannot tell that it is not run by `python script.py`: same output, same errors, same files."""
+"""A script under xl cannot tell that it is not run by `python script.py`: same output, errors, files."""
 
 from __future__ import annotations
 
