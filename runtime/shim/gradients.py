@@ -119,7 +119,7 @@ class GradientSide:
 
     def _count(self) -> None:
         if self.reducer is not None:
-            self._session.report.reduced_bytes = self.reducer.traffic.bytes
+            self.session.report.reduced_bytes = self.reducer.traffic.bytes
 
     def _tracks(self, tensor: Tensor) -> bool:
         return self._backward.reducer is not None and self._backward.reducer.tracks(tensor)
