@@ -57,8 +57,8 @@ def by_type(tensors: Sequence[Tensor], limit_bytes: int) -> list[list[Tensor]]:
 
 
 def pack(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the values of all tensors, one after the other."""
-    return cast("Tensor", torch._utils._flatten_dense_tensors(tensors))
+    """Return the values of all tensors, one after the other, as a copy even of a single one."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def unpack(packed: Tensor, like: Sequence[Tensor]) -> Sequence[Tensor]:

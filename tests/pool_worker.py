@@ -64,6 +64,9 @@ def patchable() -> list[object]:
     return owners + subclasses(torch.optim.Optimizer) + subclasses(torch.optim.lr_scheduler.LRScheduler)
 
 
+# Variables that scikit-learn and torch set when they are imported or compile.
+LIBRARIES = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"}
+
 SELF_CHANGING = {
     "last_traceback",
     "last_exc",
@@ -98,8 +101,8 @@ class State:
         leaks = [
             f"{name(owner)}.{key} is patched" for owner, before in self._owners for key in diff(owner, before)
         ]
-        if dict(os.environ) != self._env:
-            keys = {key for key, _ in set(os.environ.items()) ^ set(self._env.items())}
+        keys = {key for key, _ in os.environ.items() ^ self._env.items()} - LIBRARIES
+        if keys:
             leaks.append(f"environment variables changed: {sorted(keys)}")
         for thread in set(threading.enumerate()) - self._threads:
             thread.join(0.5)
