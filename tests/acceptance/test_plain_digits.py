@@ -143,18 +143,29 @@ def test_accumulation_equals_a_larger_batch(
         assert_split(result, processes, small)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_low_precision_agrees_and_is_really_low(
-    tmp_path_factory: pytest.TempPathFactory, alone: Run, precision: str
-) -> None:
-    expected = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[precision]
-    folders = {n: tmp_path_factory.mktemp(f"{precision}{n}") for n in (1, 2, 3, 4)}
-    results = {n: run(f, launch(f, n, "--mixed-precision", precision)) for n, f in folders.items()}
-    for processes, result in results.items():
-        assert result.types == {expected}
-        for mine, other in zip(result.epochs, results[1].epochs, strict=True):
-            assert mine == pytest.approx(other, abs=2e-2)
-        assert farthest(result, results[1]) < 2e-2
-        if processes > 1:
-            assert_split(result, processes)
-    assert farthest(results[1], alone) > 0, "the low precision changed nothing"
+TYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
+
+
+@pytest.fixture(scope="module", params=list(TYPES))
+def low(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Run]:
+    """A low precision and what one process gives in it."""
+    precision = str(request.param)
+    folder = tmp_path_factory.mktemp(precision)
+    return precision, run(folder, launch(folder, 1, "--mixed-precision", precision))
+
+
+def test_low_precision_is_really_low(low: tuple[str, Run], alone: Run) -> None:
+    precision, one = low
+    assert one.types == {TYPES[precision]}
+    assert farthest(one, alone) > 0, "the low precision changed nothing"
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_low_precision_equals_one_process(tmp_path: Path, low: tuple[str, Run], processes: int) -> None:
+    precision, one = low
+    result = run(tmp_path, launch(tmp_path, processes, "--mixed-precision", precision))
+    assert result.types == {TYPES[precision]}
+    for mine, other in zip(result.epochs, one.epochs, strict=True):
+        assert mine == pytest.approx(other, abs=2e-2)
+    assert farthest(result, one) < 2e-2
+    assert_split(result, processes)
