@@ -78,6 +78,8 @@ class Communicator:
         self._siblings: list[Communicator] = []
         prefixed = dist.PrefixStore(f"xl/{name}", store)
         self._group = _connect(prefixed, rank, size, device, timedelta(seconds=timeout_s), local)
+        if device.type == "cpu":
+            self.barrier()  # a rank that closes at once would break the connecting of one that is still at it
 
     def start_all_reduce(self, tensor: torch.Tensor, op: ReduceOp = "sum") -> Pending:
         """Begin reducing `tensor` in place over all ranks; its content is undefined until `wait()`."""

@@ -118,6 +118,13 @@ def average_sparse(ranks: Ranks, tensor: Tensor) -> Tensor:
     return (total / comm.size).coalesce()
 
 
+def no_rows(parameter: Tensor) -> Tensor:
+    """A sparse gradient for a parameter that had none."""
+    indices = torch.zeros((1, 0), dtype=torch.int64, device=parameter.device)
+    values = parameter.new_zeros((0, *parameter.shape[1:]))
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False)
+
+
 def pad(rows: Tensor, count: int) -> Tensor:
     """Return `rows` filled up with zeros to `count` rows, contiguous."""
     return torch.cat([rows, rows.new_zeros((count - rows.shape[0], *rows.shape[1:]))]).contiguous()

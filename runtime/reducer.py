@@ -175,7 +175,7 @@ class GradientReducer:
         for place, (kind, parameter, gradient) in enumerate(zip(agreed, parameters, gradients, strict=True)):
             if kind == SPARSE:
                 means[place] = flat.average_sparse(
-                    self._ranks, gradient if gradient is not None else _no_rows(parameter)
+                    self._ranks, gradient if gradient is not None else flat.no_rows(parameter)
                 )
             elif kind == DENSE:
                 mean = (
@@ -294,7 +294,7 @@ class GradientReducer:
                 parameter = torch.zeros(slot.shape, dtype=slot.dtype, device=slot.device)
             gradient = parameter.grad
             if reason == SPARSE and not ready[slot.position]:
-                gradient = _no_rows(parameter) if gradient is None else gradient
+                gradient = flat.no_rows(parameter) if gradient is None else gradient
                 parameter.grad = flat.average_sparse(self._ranks, gradient)
                 self._count(1, parameter.grad.values())
             else:
@@ -366,13 +366,6 @@ class GradientReducer:
         self._placed = [slot for slot in self._placed if slot not in freed]
         for index, slot in enumerate(self._slots):
             slot.index = index
-
-
-def _no_rows(parameter: Tensor) -> Tensor:
-    """A sparse gradient for a parameter that had none."""
-    indices = torch.zeros((1, 0), dtype=torch.int64, device=parameter.device)
-    values = parameter.new_zeros((0, *parameter.shape[1:]))
-    return torch.sparse_coo_tensor(indices, values, parameter.shape, check_invariants=False)
 
 
 def _no_graph(name: str) -> XlError:

@@ -19,6 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import cast
@@ -134,9 +135,11 @@ def diff(owner: object, before: dict[str, object]) -> list[str]:
     ]
 
 
-def answer(call: bytes, communicator: Communicator) -> bytes:
+def answer(call: bytes, connect: Callable[[], Communicator]) -> bytes:
     """Run one call and return its pickled outcome; nothing refers to its objects any more on return."""
+    communicator: Communicator | None = None
     try:
+        communicator = connect()
         function, args = cast("tuple[Callable[..., object], tuple[object, ...]]", cloudpickle.loads(call))
         return cloudpickle.dumps((function(communicator, *args),))  # pyright: ignore[reportUnknownMemberType]
     except BaseException as error:
@@ -148,6 +151,9 @@ def answer(call: bytes, communicator: Communicator) -> bytes:
         except Exception:  # an exception that does not survive pickling travels as text only
             data = cloudpickle.dumps((None, moment, text))  # pyright: ignore[reportUnknownMemberType]
         return data
+    finally:
+        if communicator is not None:
+            communicator.close()
 
 
 def work(connection: Connection[object, object], rank: int) -> None:
@@ -163,10 +169,10 @@ def work(connection: Connection[object, object], rank: int) -> None:
         if store is None:
             store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
         state = State(owners)
-        communicator = Communicator(store, rank, size, torch.device("cpu"), name=label, timeout_s=timeout_s)
-        outcome = answer(call, communicator)
-        communicator.close()
-        del communicator
+        connect = partial(
+            Communicator, store, rank, size, torch.device("cpu"), name=label, timeout_s=timeout_s
+        )
+        outcome = answer(call, connect)
         gc.collect()
         connection.send_bytes(outcome)
         connection.send(state.restore())
