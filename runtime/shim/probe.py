@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from . import dataflow
 from .arguments import PLAIN, candidates, piece_of, sample_counts, unsuitable
+from .backward_graph import custom_function
 from .compare import close, row_dim, same_values
 from .decision import Full, Output, Split
 from .randomness import Draw, preserved_streams, same_states, set_stream_states, stream_states
@@ -194,6 +195,9 @@ class _Probe:
             watch.restore()
             set_stream_states(streams)
         found, structure = flatten(output)
+        custom = custom_function(found)
+        if custom is not None:
+            raise _Trial(Full(f"its backward goes through {custom}, which may not be linear", lasting=True))
         depends = [isinstance(leaf, Tensor) and watch.depends(leaf) for leaf in found]
         return _Run(found, structure, watch.operations, depends, written)
 

@@ -19,8 +19,17 @@ from .randomness import constant_instead, is_random, memory_order, name_of
 
 Shape = tuple[int, ...]
 
-_WAYS_OUT = ("numpy", "tolist", "__array__", "__dlpack__")
-"""Methods that hand values to others without an operator."""
+_TAKES_VALUES = "it takes values of the batch out of torch"
+_LOOKS_BACK = "it looks at gradients inside forward()"
+_WATCHED_METHODS = {
+    "numpy": _TAKES_VALUES,
+    "tolist": _TAKES_VALUES,
+    "__array__": _TAKES_VALUES,
+    "__dlpack__": _TAKES_VALUES,
+    "register_hook": _LOOKS_BACK,
+    "retain_grad": _LOOKS_BACK,
+}
+"""Methods that hand values or gradients of a part of the batch to others without an operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class Watch(TorchDispatchMode):
         self._from_batch: dict[int, Tensor] = {}
         self._state = {_key(tensor): (name, tensor) for name, tensor in state}
         self._saved: dict[int, tuple[Tensor, Tensor]] = {}
-        self._ways_out: list[tuple[str, Any]] = []
+        self._replaced: list[tuple[str, Any]] = []
         for tensor in batch:
             self._mark(tensor)
 
@@ -88,28 +97,28 @@ class Watch(TorchDispatchMode):
         return [self._state[key] for key in self._saved]
 
     def __enter__(self) -> Any:
-        for name in _WAYS_OUT:
+        for name, reason in _WATCHED_METHODS.items():
             inner = getattr(Tensor, name)
-            self._ways_out.append((name, vars(Tensor).get(name)))
-            setattr(Tensor, name, self._guarded(inner))
+            self._replaced.append((name, vars(Tensor).get(name)))
+            setattr(Tensor, name, self._guarded(inner, reason))
         return super().__enter__()
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
-        while self._ways_out:
-            name, own = self._ways_out.pop()
+        while self._replaced:
+            name, own = self._replaced.pop()
             if own is None:
                 delattr(Tensor, name)
             else:
                 setattr(Tensor, name, own)
 
-    def _guarded(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        def way_out(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _guarded(self, inner: Callable[..., Any], reason: str) -> Callable[..., Any]:
+        def watched(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
             if self.depends(tensor):
-                self.reason = self.reason or "it takes values of the batch out of torch"
+                self.reason = self.reason or reason
             return inner(tensor, *args, **kwargs)
 
-        return way_out
+        return watched
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -187,9 +187,38 @@ def in_place(body: Body, h: Tensor) -> Tensor:
     return h
 
 
+class ClippedGradient(torch.autograd.Function):
+    """Its backward is not linear: N times the gradient, clipped, is not N times the clipped gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor) -> Tensor:
+        return h.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].clamp(-1e-3, 1e-3)
+
+
+def clipped_gradient(body: Body, h: Tensor) -> Tensor:
+    return ClippedGradient.apply(h) * 2  # pyright: ignore
+
+
+def hooked(body: Body, h: Tensor) -> Tensor:
+    h.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    return h
+
+
+def retained(body: Body, h: Tensor) -> Tensor:
+    h.retain_grad()
+    return h
+
+
 @pytest.mark.parametrize(
     ("after", "reason"),
     [
+        (clipped_gradient, "backward goes through ClippedGradient"),
+        (hooked, "looks at gradients inside forward"),
+        (retained, "looks at gradients inside forward"),
         (subtract_mean, "samples are mixed"),
         (weak_mean, "samples are mixed"),
         (codebook, "updates memory from the batch"),
