@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from ..configs import paths
 from ..configs.env import read_environ
 from ..launcher.findings import Facts, Finding, Severity, find_problems
 from ..launcher.hardware.snapshot import read_hardware
@@ -50,7 +51,7 @@ def env(as_json: bool, as_text: bool) -> None:
 
 def gather(environ: Mapping[str, str], cwd: Path) -> Report:
     """Read everything that the report holds."""
-    hardware = read_hardware(environ, {"logs of runs": _state_folder(environ), "working directory": cwd})
+    hardware = read_hardware(environ, {"logs of runs": paths.runs_folder(environ), "working directory": cwd})
     software = read_software()
     files = settings_files(environ, cwd)
     findings = find_problems(Facts(hardware, software, environ, wishes_of(files)))
@@ -117,7 +118,3 @@ def _wrapped(text: str, width: int, *, long_words: bool) -> list[str]:
 
 def _one_line(text: str) -> str:
     return text.replace("\r", "\\r").replace("\n", "\\n")
-
-
-def _state_folder(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "xl" / "runs"

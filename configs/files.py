@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any, cast
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from .atomic import write_atomic
 from .errors import XlError
 from .migrations import SCHEMA_VERSION
 
@@ -259,48 +257,6 @@ def plain(value: object) -> object:
         items = cast("list[object]", value)
         return [plain(item) for item in items]
     return value
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write the whole file or leave the old one: a new file is written beside it and put in its place.
-
-    Raises:
-        XlError: the folder cannot be made or written.
-    """
-    target = Path(os.path.realpath(path))
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, mode)
-            os.replace(name, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-        _sync_folder(target.parent)
-    except OSError as error:
-        raise XlError(
-            f"{path} cannot be written: {error.strerror}",
-            "settings are kept in that file",
-            "make the folder writable, or set XL_CONFIG_HOME to another one",
-            exit_code=1,
-        ) from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name survive a power cut; some file systems cannot, which is no failure."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def profile_text(values: Mapping[str, object], header: str = "", *, as_json: bool = False) -> str:

@@ -35,6 +35,14 @@ def writable_home(environ: Mapping[str, str]) -> Path:
     return home
 
 
+def runs_folder(environ: Mapping[str, str]) -> Path:
+    """Where logs of launches go that name no folder; without a home below the temporary folder."""
+    for variable, inner in (("XDG_STATE_HOME", ""), ("HOME", ".local/state")):
+        if environ.get(variable):
+            return Path(environ[variable], inner, "xl", "runs")
+    return Path(environ.get("TMPDIR") or "/tmp", "xl", "runs")
+
+
 def shown(path: Path, cwd: Path) -> str:
     """The path as messages show it: relative where it is inside the working directory."""
     return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
@@ -115,6 +123,21 @@ def active_file(environ: Mapping[str, str]) -> Path | None:
     """The file that holds the active profile's name."""
     home = config_home(environ)
     return home / "active" if home else None
+
+
+def set_active(environ: Mapping[str, str], name: str | None) -> None:
+    """Make the named profile the active one, or none of them."""
+    pointer = writable_home(environ) / "active"
+    if name is not None:
+        from .atomic import write_atomic  # readers do without what it imports
+
+        write_atomic(pointer, f"{name}\n")
+        return
+    try:
+        pointer.unlink(missing_ok=True)
+    except OSError as error:
+        what = f"{pointer} cannot be removed: {error.strerror}"
+        raise XlError(what, "it holds the active profile's name", "make its folder writable") from None
 
 
 def active_profile(environ: Mapping[str, str]) -> str | None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
+from .atomic import write_atomic
 from .errors import XlError
-from .files import write_atomic
 from .paths import config_home, writable_home
 
 _LOADER_PREFIXES = ("LD_", "DYLD_")

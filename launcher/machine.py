@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .cores import usable_cores
+from ..configs.paths import runs_folder
+from .hardware.cpu import read_usable_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +63,17 @@ class Machine:
 
 def read_machine(environ: Mapping[str, str], port: int) -> Machine:
     """Gather the facts; touches no GPU and imports no torch."""
-    home = environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return Machine(
         hostname=socket.gethostname(),
         platform=sys.platform,
-        usable_cores=usable_cores(),
+        usable_cores=read_usable_cores(),
         gpus=_gpus(),
         environment=environ,
         python=sys.executable,
         cwd=os.getcwd(),
         port=port,
-        run_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}",
-        state_folder=os.path.join(home, "xl", "runs"),
+        run_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}",
+        state_folder=str(runs_folder(environ)),
     )
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from ...configs import paths
+from ...configs.atomic import write_atomic
 from ...configs.edit import set_value
 from ...configs.env import read_environ
 from ...configs.errors import XlError, raise_all
-from ...configs.files import parse_document, profile_text, read_text, write_atomic
+from ...configs.files import parse_document, profile_text, read_text
 from ...configs.keys import canonical, find_key, parse, unknown_key
 from ...configs.layers import printed
 from ...configs.resolve import check_document

@@ -7,7 +7,6 @@ import click
 from ...configs import paths
 from ...configs.env import read_environ
 from ...configs.errors import XlError
-from ...configs.files import write_atomic
 
 
 @click.command()
@@ -20,15 +19,10 @@ def use(name: str | None, nothing: bool) -> None:
         raise XlError(
             "say which profile to use", "one of NAME and --none is needed", "xl config list shows the names"
         )
-    pointer = paths.writable_home(environ) / "active"
     if name is None:
-        try:
-            pointer.unlink(missing_ok=True)
-        except OSError as error:
-            what = f"{pointer} cannot be removed: {error.strerror}"
-            raise XlError(what, "it holds the active profile's name", "make its folder writable") from None
+        paths.set_active(environ, None)
         click.echo("No profile is active.")
         return
     path = paths.find_profile(environ, name, "xl config use")
-    write_atomic(pointer, f"{name}\n")
+    paths.set_active(environ, name)
     click.echo(f"{name} is active: {path}")

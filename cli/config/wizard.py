@@ -13,7 +13,7 @@ import click
 from ...configs import paths
 from ...configs.env import read_environ
 from ...configs.errors import XlError, raise_all
-from ...configs.files import profile_text, write_atomic, write_profile
+from ...configs.files import profile_text, write_profile
 from ...configs.project import find_project_file
 from ...launcher.findings import Facts, find_problems
 from ...launcher.hardware.snapshot import read_hardware
@@ -139,7 +139,7 @@ def _asking(given: Mapping[str, str], environ: Mapping[str, str], overwrite: boo
 def _save(answers: Answers, environ: Mapping[str, str]) -> None:
     path = paths.profile_path(environ, answers.name)
     write_profile(path, settings(answers), header(answers))
-    write_atomic(paths.writable_home(environ) / "active", f"{answers.name}\n")
+    paths.set_active(environ, answers.name)
     click.echo(f"Saved and active:\n  {path}")  # not wrapped, so that it can be copied
     for line in _above(environ):
         say(line)
