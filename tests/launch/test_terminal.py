@@ -1,5 +1,7 @@
 """`xl launch` in a real terminal: rank 0 has one too, of the same size, and reads what is typed."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (pexpect is not annotated)
 from __future__ import annotations
 
 import os
