@@ -81,6 +81,12 @@ def _import_torch() -> _Import:
     return _Import(None, num_threads)
 
 
+def _import_compiler() -> None:
+    """Import what torch's first optimizer imports in any case, as long as torch itself takes, once for all."""
+    with suppress(ImportError):
+        import_module("torch._dynamo")
+
+
 def _num_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
@@ -153,6 +159,8 @@ class Zygote:
         return None
 
     def _start(self, order: StartWorker, fds: list[int]) -> StartWorker | None:
+        if self.fork and order.settings.kind == "plain" and order.settings.world_size > 1:
+            _import_compiler()
         obstacle = self._obstacle() if self.fork else None
         if self.fork and obstacle is None:
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
