@@ -4,8 +4,8 @@
 
 Every repetition runs all launchers, one after the other, for 1, 2 and 8 workers; the table shows medians and
 their ratio to torchrun (one worker: to `python script.py`). "seconds" count from the start of the launch to
-the end of the first all-reduce of the slowest rank (one worker: to the line after `import torch`), "cpu" is
-the CPU time of the launch and all its processes.
+the end of the slowest rank's first all-reduce (one worker: to the line after `import torch`), "cpu" is the
+CPU time of the launch and all its processes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A worker's first lines: takes its settings, prepares the process, runs the user's program as `__main__`.
 
-XL_WORKER='{"run_id": …}' python -c '… from xl.runtime.bootstrap import main; main()' … script train.py
+XL_WORKER='{…}' python -c '… from xl.runtime.bootstrap import main; main()' … script train.py
 """
 
 from __future__ import annotations

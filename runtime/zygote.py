@@ -6,6 +6,7 @@ and reports `Started`, `Exited` and `Swept`. When the launcher goes away, it kil
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -38,6 +39,7 @@ from ..configs.env import WORKER_VARIABLE, change_environment, read_environ
 from ..configs.processes import become_subreaper, set_parent_death_signal, sweep
 from ..configs.worker import WorkerSettings
 from .bootstrap import run_worker
+from .leaving import run_and_leave
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -57,7 +59,7 @@ def main() -> None:
         sys.exit(1)
     program = Program.from_argv(argv)
     order = Zygote(link, program, ready, fork=mode == "fork").serve()
-    run_worker(order.settings, program)
+    run_and_leave(lambda: run_worker(order.settings, program))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +78,18 @@ def _import_torch() -> _Import:
     try:
         for name in ("torch", "torch.distributed", "torch.utils.data"):
             import_module(name)
+        gc.freeze()  # a collection in a worker would write to, and so copy, what it shares with the others
     except Exception as error:  # the script's own import shall report it in full
         return _Import(f"torch cannot be imported: {type(error).__name__}: {error}")
     return _Import(None, num_threads)
 
 
 def _import_compiler() -> None:
-    """Import what torch's first optimizer imports in any case, as long as torch itself takes, once for all."""
-    with suppress(ImportError):
-        import_module("torch._dynamo")
+    """Import what torch's first optimizer imports in any case; it takes as long as torch itself."""
+    if "torch._dynamo" not in sys.modules:
+        with suppress(ImportError):
+            import_module("torch._dynamo")
+        gc.freeze()
 
 
 def _num_threads() -> int:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import socket
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from ..plan import ExecutorName, LaunchPlan
-from .base import Run
+
+if TYPE_CHECKING:
+    from .base import Run
 
 _MODULES: dict[ExecutorName, str] = {"exec": "exec", "zygote": "supervised", "fresh": "supervised"}
 

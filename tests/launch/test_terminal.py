@@ -33,7 +33,7 @@ def test_rank_0_has_our_terminal(tmp_path: Path, start: str) -> None:
     write_script(tmp_path, SCRIPT)
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     command = ["-m", "xl.cli", "launch", "-q", "--cpu", "--num-processes", "2", "--start", start, "train.py"]
-    child = pexpect.spawn(
+    child: pexpect.spawn[bytes] = pexpect.spawn(
         sys.executable, command, cwd=str(tmp_path), env=environ, dimensions=(31, 77), timeout=60
     )
     try:
@@ -42,7 +42,7 @@ def test_rank_0_has_our_terminal(tmp_path: Path, start: str) -> None:
         child.sendline("hello")
         child.expect_exact("typed 'hello'\r\n")
         child.expect_exact("both\r\nin order\r\n")
-        child.setwinsize(20, 60)
+        child.setwinsize(20, 60)  # pyright: ignore[reportUnknownMemberType]
         child.expect_exact("now os.terminal_size(columns=60, lines=20)")
         child.sendintr()
         child.expect_exact("interrupted")

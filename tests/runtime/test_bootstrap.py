@@ -1,4 +1,4 @@
-"""A script under xl cannot tell that it is not run by `python script.py`: same output, errors, files."""
+"""A script cannot tell xl from `python script.py`: same output, same errors, same files."""
 
 from __future__ import annotations
 
@@ -144,6 +144,41 @@ def test_errors_look_as_in_python(tmp_path: Path, way: str, text: str) -> None:
     assert_same(["train.py"], tmp_path, way)
 
 
+ENDING = (
+    FIRST
+    + """
+import atexit, ctypes, sys, tempfile
+import beside
+
+class Noisy:
+    def __del__(self):
+        print("destroyed", sys.stdout is not None)
+
+noisy = Noisy()
+noisy.cycle = noisy
+left_open = open("left_open.txt", "w")
+left_open.write("written")
+temporary = tempfile.NamedTemporaryFile(dir=".", suffix=".temporary")
+folder = tempfile.TemporaryDirectory(dir=".", suffix=".temporary")
+atexit.register(lambda: print("handler"))
+ctypes.CDLL(None).printf(b"from C\\n")
+"""
+)
+
+
+@pytest.mark.parametrize("way", ["exec", "zygote"])
+def test_what_a_script_leaves_to_the_interpreters_end(tmp_path: Path, way: str) -> None:
+    (tmp_path / "train.py").write_text(ENDING)
+    (tmp_path / "beside.py").write_text("file = open('beside.txt', 'w')\nfile.write('beside')\n")
+    assert_same(["train.py"], tmp_path, way)
+    for name in ("left_open.txt", "beside.txt"):
+        (tmp_path / name).unlink()
+    run(["train.py"], tmp_path, way)
+    assert (tmp_path / "left_open.txt").read_text() == "written"
+    assert (tmp_path / "beside.txt").read_text() == "beside"
+    assert not list(tmp_path.glob("*.temporary"))
+
+
 @pytest.mark.parametrize("way", ["exec", "zygote"])
 def test_torch_and_its_data_workers(tmp_path: Path, way: str) -> None:
     (tmp_path / "train.py").write_text(
@@ -183,7 +218,7 @@ def test_ranks_of_a_script_that_distributes_itself_draw_apart(tmp_path: Path, wa
 
 
 def test_variables_that_torch_reads_at_its_import_are_in_time(tmp_path: Path) -> None:
-    """The zygote would have imported torch before the script sets them: such a script starts afresh."""
+    """The zygote has imported torch before the script sets them: such a script gets fresh processes."""
     (tmp_path / "train.py").write_text(
         FIRST + "os.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads())\n"
     )
