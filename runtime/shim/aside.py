@@ -85,26 +85,16 @@ class StepAside:
         self._session.patch(owner, name, begin)
 
 
-def refuse_training_children(session: Session) -> None:
-    """Let child processes prepare data, and refuse those that train a module: xl cannot follow into them.
-
-    A forked child has the patched `nn.Module.__call__`; data loader workers are exempt.
-    """
-    inner = cast("Function", nn.Module.__call__)
-    process = os.getpid()
-
-    def call(module: nn.Module, *args: object, **kwargs: object) -> object:
-        if os.getpid() != process and session.aside is None and _trains(module):
-            raise XlError(
-                f"a process that the script started trains a module ({type(module).__name__})",
-                f"under xl each of the {session.size} processes would start it, and each would train a model "
-                "of its own",
-                "run it with --num-processes 1, or leave the distribution to xl",
-                exit_code=1,
-            )
-        return inner(module, *args, **kwargs)
-
-    session.patch(nn.Module, "__call__", call)
+def refuse_training_child(session: Session, module: nn.Module) -> None:
+    """In a child of the script: let it prepare data, but not train; data loader workers are exempt."""
+    if session.aside is None and session.size > 1 and _trains(module):
+        raise XlError(
+            f"a process that the script started trains a module ({type(module).__name__})",
+            f"under xl each of the {session.size} processes would start it, and each would train a model "
+            "of its own",
+            "run it with --num-processes 1, or leave the distribution to xl",
+            exit_code=1,
+        )
 
 
 def _trains(module: nn.Module) -> bool:

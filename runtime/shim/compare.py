@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def row_dim(whole: Tensor, first: Tensor, second: Tensor) -> int | None:
-    """Return the dim along which two pieces have together the size of the whole, the only one that differs."""
+    """Return the only dim whose size differs, if two pieces have together the size of the whole."""
     if not whole.ndim == first.ndim == second.ndim:
         return None
     sizes = list(zip(whole.shape, first.shape, second.shape, strict=True))

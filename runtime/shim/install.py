@@ -56,6 +56,5 @@ def assemble(session: Session, gradients: GradientSide) -> None:
         norms.install(session)
         region.install(session)
         aside.StepAside(session, lambda: aside.show_job(session)).install()
-        aside.refuse_training_children(session)
         if settings.overlay is not None:
             files.install(session, settings.overlay)

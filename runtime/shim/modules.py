@@ -19,6 +19,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore
 from ...configs.errors import XlError
 from . import trees
 from .arguments import rows_of
+from .aside import refuse_training_child
 from .checksum import agree, caller, same_everywhere, text_digest
 from .decision import Full, Output, Split
 from .plans import Call, Plans
@@ -73,9 +74,11 @@ class ModuleCalls:
 
     def _passes(self, module: nn.Module) -> bool:
         """Whether this call is none of ours."""
+        if os.getpid() != self._process:
+            refuse_training_child(self._session, module)
+            return True
         return (
             self._session.aside is not None
-            or os.getpid() != self._process
             or next(module.parameters(), None) is None
             or torch.compiler.is_compiling()
             or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
@@ -92,10 +95,12 @@ class ModuleCalls:
         if obstacle == SHAPELESS:
             return self._in_full(module, args, kwargs, obstacle)
         session.activate(_device_of(module))
-        self._gradients.track(module)
+        if obstacle != COMPUTED:
+            self._gradients.track(module)
+        leaves, structure = trees.flatten((args, kwargs))
+        self._gradients.watch_inputs(leaves)
         if session.size == 1:
             return self._in_full(module, args, kwargs, "one process")
-        leaves, structure = trees.flatten((args, kwargs))
         if obstacle is not None:
             decision: Split | Full = Full(obstacle)
         else:
@@ -185,6 +190,7 @@ class ModuleCalls:
 
 
 SHAPELESS = "its parameters take their shape in this call"
+COMPUTED = "its parameters are computed by the script (functional_call)"
 
 
 def inspect(module: nn.Module) -> tuple[str | None, Hashable]:
@@ -207,7 +213,7 @@ def inspect(module: nn.Module) -> tuple[str | None, Hashable]:
             if isinstance(parameter, UninitializedTensorMixin):
                 return SHAPELESS, None
             if parameter is not None and not parameter.is_leaf:
-                obstacle = "its parameters are computed by the script (functional_call)"
+                obstacle = COMPUTED
     return obstacle, hash(tuple(settings))
 
 

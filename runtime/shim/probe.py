@@ -119,6 +119,12 @@ class _Probe:
         self.counted: list[Any] = []
 
     def run(self) -> Split | Full:
+        grad = torch.is_grad_enabled()
+        # Tensors made in inference mode have no version, and cannot stand in for parameters.
+        with torch.inference_mode(False), torch.set_grad_enabled(grad):
+            return self._run()
+
+    def _run(self) -> Split | Full:
         many, few = sample_counts(self.leaves, self.dims)
         before = Snapshot(self.module)
         if not before.complete:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Report:
-    """Counts of one process; equal on all ranks except for `local_rows`.
+    """Counts of one process; all ranks count the same.
 
     Args:
         world_size: number of processes.

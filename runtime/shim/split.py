@@ -96,7 +96,7 @@ def exchange_rows(value: Tensor, dim: int, part: Part) -> Tensor:
         raise AssertionError(f"{entries} entries along dim {dim} do not divide into {part.here} rows")
     row_bytes = per_row * rest.numel() * local.element_size()
     # Bytes, because transports know neither every type (bool, complex, float8) nor ragged sizes.
-    data = torch.zeros(max(part.rows) * row_bytes, dtype=torch.uint8, device=local.device)
+    data = torch.zeros(max(part.rows) * row_bytes, dtype=torch.uint8, device=part.comm.device)
     data[: part.here * row_bytes] = local.reshape(-1).view(torch.uint8)
     part.report.gathered_bytes += row_bytes * part.total
     part.report.collectives["gather"] += 1
@@ -105,7 +105,7 @@ def exchange_rows(value: Tensor, dim: int, part: Part) -> Tensor:
         piece[: rows * row_bytes].view(local.dtype).view(rows * per_row, *rest)
         for piece, rows in zip(parts, part.rows, strict=True)
     ]
-    return torch.cat(pieces).movedim(0, dim).contiguous()
+    return torch.cat(pieces).to(value.device).movedim(0, dim).contiguous()
 
 
 def take_rows(value: Tensor, dim: int, part: Part) -> Tensor:
@@ -120,10 +120,10 @@ def take_rows(value: Tensor, dim: int, part: Part) -> Tensor:
 
 def _sum_over_ranks(value: Tensor, part: Part) -> Tensor:
     part.report.collectives["sum"] += 1
-    result = value.detach().clone(memory_format=torch.contiguous_format)
+    result = value.detach().to(part.comm.device).clone(memory_format=torch.contiguous_format)
     flat = torch.view_as_real(result) if result.is_complex() else result
     part.comm.all_reduce(flat)
-    return result
+    return result.to(value.device)
 
 
 class _Scatter(Function):

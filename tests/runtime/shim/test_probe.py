@@ -1,6 +1,7 @@
 """What the probe decides about modules, in the mode of the call, and that it leaves no trace."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-import torch._dynamo  # the first operator that is watched imports it, and it sets a variable
+import torch._dynamo  # pyright: ignore  # the first watched operator imports it, and it sets a variable
 import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -230,6 +231,13 @@ def test_mixing_behind_a_parameter_that_is_still_zero() -> None:
             self.gate = nn.Parameter(torch.zeros(6))
 
     assert isinstance(decide(Gated(), torch.randn(B, 6)), Full)
+
+
+def test_inference_mode() -> None:
+    module = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6)).eval()
+    with torch.inference_mode():
+        x = module(torch.randn(B, 6))
+        assert rows(decide(module, x)) == [("rows", 0)]
 
 
 def test_changed_arguments() -> None:

@@ -1,0 +1,149 @@
+"""Ranks above 0 see what they write in a file system of their own, and the user's files stay as they are."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from xl.configs.worker import WorkerSettings
+from xl.runtime.shim import files
+from xl.runtime.shim.report import Report
+from xl.runtime.shim.session import Session
+
+
+def listing(folder: Path) -> list[str]:
+    """What another program sees: names and sizes."""
+    command = ["find", str(folder), "-printf", r"%p %s\n"]
+    return sorted(subprocess.run(command, capture_output=True, text=True).stdout.splitlines())
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[Path]:
+    """The user's folder, from within: old files that must not change, and an overlay over them."""
+    folder = tmp_path / "user"
+    (folder / "old").mkdir(parents=True)
+    (folder / "data.txt").write_text("real")
+    (folder / "old" / "a").write_text("a")
+    before, cwd = listing(folder), os.getcwd()
+
+    def connect(_: torch.device) -> Any:
+        raise AssertionError
+
+    settings = WorkerSettings("test", "plain", rank=1, world_size=2, error_file=str(tmp_path / "error.json"))
+    session = Session(settings, connect, Report(2))
+    files.install(session, str(tmp_path / "overlay"))
+    os.chdir(folder)
+    yield folder
+    os.chdir(cwd)
+    session.close()
+    assert listing(folder) == before
+
+
+def test_written_files_are_read_back(user: Path) -> None:
+    with open("data.txt", "a") as file:
+        file.write(" and mine")
+    assert Path("data.txt").read_text() == "real and mine"
+    os.makedirs("runs/1")
+    Path("runs/1/x.json").write_text("{}")
+    assert os.listdir("runs/1") == ["x.json"]
+    assert sorted(os.listdir()) == ["data.txt", "old", "runs"]
+    assert [str(path) for path in Path(".").rglob("*.json")] == ["runs/1/x.json"]
+    assert {name for _, folders, names in os.walk(user) for name in folders + names} == {
+        "data.txt", "old", "a", "runs", "1", "x.json",
+    }  # fmt: skip
+    with os.scandir("old") as entries:
+        assert [entry.name for entry in entries] == ["a"]
+
+
+def test_checkpoints(user: Path) -> None:
+    torch.save({"a": torch.ones(2)}, "m.part")
+    os.replace("m.part", user / "m.pt")
+    assert not os.path.exists("m.part")
+    assert torch.load("m.pt")["a"].sum() == 2
+    assert torch.load(user / "m.pt", mmap=True)["a"].sum() == 2
+    np.save("z.npy", np.ones(3))
+    np.savez("z.npz", a=np.ones(3))
+    assert np.load("z.npy").sum() == 3
+    with np.load("z.npz") as archive:
+        assert archive["a"].sum() == 3
+
+
+def test_removed_files_are_gone(user: Path) -> None:
+    os.remove("data.txt")
+    assert not pathlib.Path("data.txt").exists()
+    with pytest.raises(FileNotFoundError) as caught, open("data.txt"):
+        pass
+    assert caught.value.filename == str(user / "data.txt")
+    shutil.rmtree("old")
+    assert os.listdir() == []
+    os.mkdir("old")
+    assert os.listdir("old") == []
+    with pytest.raises(FileNotFoundError), open("old/a"):
+        pass
+    os.rmdir(user / "old")
+    assert not os.path.isdir("old")
+
+
+def test_copies_moves_and_links(user: Path) -> None:
+    shutil.copytree("old", "new")
+    shutil.move("new", "moved")
+    assert not os.path.exists("new")
+    assert Path("moved/a").read_text() == "a"
+    os.rename("data.txt", "moved/b")
+    assert Path("moved/b").read_text() == "real"
+    assert "data.txt" not in os.listdir()
+    os.symlink("b", "moved/c")
+    assert Path("moved/c").read_text() == "real"
+    os.chmod("moved/b", 0o600)
+    with pytest.raises(OSError, match="not empty"):
+        os.rmdir("moved")
+    with pytest.raises(IsADirectoryError):
+        os.remove("moved")
+
+
+def test_folders_can_be_entered(user: Path) -> None:
+    os.mkdir("runs")
+    os.chdir("runs")
+    assert os.getcwd() == str(user / "runs")
+    assert Path("../data.txt").read_text() == "real"
+    Path("here").write_text("1")
+    assert Path(user / "runs" / "here").read_text() == "1"
+
+
+def test_existing_is_still_an_error(user: Path) -> None:
+    with open("fresh", "x"):
+        pass
+    with pytest.raises(FileExistsError), open("fresh", "x"):
+        pass
+    os.mkdir("runs")
+    with pytest.raises(FileExistsError):
+        os.mkdir("runs")
+    os.makedirs("runs", exist_ok=True)
+    with pytest.raises(FileNotFoundError), open("nowhere/x", "w"):
+        pass
+
+
+def test_other_programs_find_temporary_files(user: Path) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        assert subprocess.run(["test", "-e", file.name]).returncode == 0
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "x").write_text("1")
+        assert subprocess.run(["test", "-e", f"{folder}/x"]).returncode == 0
+    assert not os.path.exists(folder)
+
+
+def test_the_launcher_finds_the_error_file(user: Path) -> None:
+    (user.parent / "error.json").write_text("{}")
+    assert subprocess.run(["test", "-e", str(user.parent / "error.json")]).returncode == 0
