@@ -58,7 +58,7 @@ def wishes_of(files: tuple[SettingsFile, ...]) -> Wishes | None:
         processes_here=_whole(values.get("num_processes_per_machine"))
         or (-(-total // machines) if total else None),
         gpu_ids=str(values["gpu_ids"]) if values.get("gpu_ids") is not None else None,
-        cpu=values.get("cpu") is True or values.get("cpu") == "true",
+        cpu=cpu if isinstance(cpu := values.get("cpu"), bool) else None,
         mixed_precision=str(values.get("mixed_precision") or "no"),
         num_machines=machines,
     )

@@ -1,14 +1,14 @@
 """Memory arithmetic: what training a model takes on each device, and which backend that calls for.
 
-Counted, in bytes for each parameter: the parameter (p = 4, float32), its gradient (g = 4), the optimizer's state
-(s = 8 for AdamW), and under fp16 or bf16 the copy that the computation uses (c = 2), which autocast keeps for the
-whole model where a device holds it whole. Sharding over k devices divides by k what the strategy shards:
+Counted, in bytes for each parameter: the parameter (p = 4, float32), its gradient (g = 4), the optimizer's
+state (s = 8 for AdamW), and under fp16 or bf16 the copy that computation uses (c = 2); autocast keeps that
+for the whole model where a device holds it whole. Over k devices a strategy divides by k what it shards:
 
     ddp    p + g + s + c              zero2  p + c + (g + s) / k
     zero1  p + g + c + s / k          zero3, fsdp  (p + g + s) / k
 
-Not counted: activations, buffers, the blocks that sharding gathers while it computes them, and the CUDA context.
-For those 20 % of every memory stay free.
+Not counted: activations, buffers, the blocks that sharding gathers while it computes them, and the CUDA
+context. For those 20 % of every memory stay free.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ SMALL_PARAMETERS = 100_000_000
 """What the answer "small" stands for: at most this many."""
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-_SIZE = re.compile(r"(\d+(?:_\d{3})*(?:\.\d+)?)\s*([KMBT]?)", re.IGNORECASE)
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(?:G|GB|GIB)?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+(?:_[0-9]{3})*(?:\.[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
+_MEMORY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:G|GB|GIB)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +256,9 @@ def _sharded_sum(model: Model, devices: int) -> str:
 
 
 def _room_line(devices: Devices, memory_bytes: int) -> str:
-    whose = "a GPU has" if devices.kind == "gpu" else "a process's share of the RAM is"
-    kept = f"{RESERVE_PERCENT} % kept for activations"
-    return f"{whose} {gib(memory_bytes)}: {gib(usable(memory_bytes))} without {kept}"
+    whose = "memory of a GPU" if devices.kind == "gpu" else "RAM for each process"
+    kept = f"{RESERVE_PERCENT} % for activations"
+    return f"{whose}: {gib(memory_bytes)}, {gib(usable(memory_bytes))} without {kept}"
 
 
 OPTIMIZER_NAMES: Mapping[Optimizer, str] = {
@@ -271,8 +271,8 @@ OPTIMIZER_NAMES: Mapping[Optimizer, str] = {
 
 
 def gib(size: int) -> str:
-    """Bytes as GiB with one digit, which sums shown to people use throughout."""
-    return f"{size / (1 << 30):,.1f} GiB"
+    """Bytes as GiB with one digit, or MiB below one GiB."""
+    return f"{size / (1 << 30):,.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
 
 
 def short_count(count: int) -> str:

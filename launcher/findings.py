@@ -44,7 +44,7 @@ class Wishes:
         origin: the profile's name or file, for messages.
         processes_here: worker processes on this machine, None: not said.
         gpu_ids: the devices it names, as written; None: all.
-        cpu: trains on the CPU.
+        cpu: trains on the CPU; False: says that it does not; None: not said.
         mixed_precision: no, fp16, bf16 or fp8.
         num_machines: machines of the job.
     """
@@ -52,7 +52,7 @@ class Wishes:
     origin: str
     processes_here: int | None = None
     gpu_ids: str | None = None
-    cpu: bool = False
+    cpu: bool | None = None
     mixed_precision: str = "no"
     num_machines: int = 1
 
@@ -331,20 +331,25 @@ def _profile(facts: Facts) -> Iterator[Finding]:
         return
     here = sum(len(gpu.mig) or 1 for gpu in gpus.gpus)
     ids = [part.strip() for part in (wishes.gpu_ids or "").split(",") if part.strip() not in ("", "all")]
+    if not here and wishes.cpu is False:
+        what = f"{wishes.origin} is for GPUs (cpu: false), none are here"
+        fix = "launch where the GPUs are, or xl config set cpu true"
+        yield Finding("profile-gpus", "warning", what, "training would run on the CPU", fix)
+        return
     absent = [entry for entry in ids if entry.isdigit() and int(entry) >= len(gpus.gpus)]
     if absent:
         what = f"{wishes.origin} asks for the GPUs {wishes.gpu_ids}, {len(gpus.gpus)} are here"
-        fix = "xl config set gpu_ids=all, or xl config use another profile"
+        fix = "xl config set gpu_ids all, or xl config use another profile"
         yield Finding("profile-gpus", "error", what, f"{', '.join(absent)} do not exist", fix)
     elif here and (wishes.processes_here or 0) > here:
         what = f"{wishes.origin} asks for {wishes.processes_here} processes, {here} GPUs are here"
-        fix = f"xl config set num_processes_per_machine={here}"
+        fix = f"xl config set num_processes_per_machine {here}"
         yield Finding("profile-gpus", "error", what, "every process needs a GPU of its own", fix)
     capable = [detail.compute_capability for detail in gpus.details if detail.compute_capability]
     if wishes.mixed_precision == "bf16" and capable and min(capable) < (8, 0):
         what = f"{wishes.origin} asks for bf16"
         why = f"a GPU here has compute capability {_dotted(min(capable))}; bf16 needs 8.0 (Ampere)"
-        yield Finding("profile-bf16", "warning", what, why, "xl config set mixed_precision=fp16")
+        yield Finding("profile-bf16", "warning", what, why, "xl config set mixed_precision fp16")
 
 
 _CHECKS = (

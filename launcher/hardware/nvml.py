@@ -78,7 +78,7 @@ def _load() -> Nvml:
         try:
             CDLL("libnvidia-ml.so.1")
         except OSError:
-            raise NvmlAbsentError("no NVIDIA driver found (libnvidia-ml.so.1 is not installed)") from None
+            raise NvmlAbsentError("no NVIDIA driver found: libnvidia-ml.so.1 is not installed") from None
     try:
         from importlib import import_module
 

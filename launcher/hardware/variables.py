@@ -53,6 +53,8 @@ _IN_VALUE = (
         ),
         rf"\g<1>{MASK}",
     ),
+    # --password value
+    (re.compile(rf"(--[\w-]*{_SECRET_WORD}[\w-]*\s+)[^\s-]\S*", re.IGNORECASE), rf"\g<1>{MASK}"),
     # tokens known by their form, whatever they are called
     (
         re.compile(r"\b(?:hf_|gh[pousr]_|github_pat_|sk-|xox[abprs]-|glpat-|AKIA|eyJ)[A-Za-z0-9_.=-]{12,}"),
