@@ -360,7 +360,7 @@ def test_a_line_names_what_is_about_to_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (["trian.py"], "did you mean train.py?"),
+        (["trian.py"], "did you mean train.py"),
         (["."], "is a folder"),
         (["-m", "nothing.here"], "no module nothing.here"),
         (["-"], "standard input"),

@@ -15,7 +15,8 @@ from .launches import write_script
 
 SCRIPT = """
 import os, signal, sys, time
-os.environ.get("RANK")
+if os.environ["RANK"] != "0":
+    time.sleep(60)
 print("tty", [os.isatty(fd) for fd in (0, 1, 2)], os.get_terminal_size(1), flush=True)
 print("typed", repr(input("say: ")), flush=True)
 signal.signal(signal.SIGWINCH, lambda *_: print("now", os.get_terminal_size(1), flush=True))
