@@ -57,7 +57,7 @@ def launch(
                 say(f"xl: warning: {warning}")
             say(plan.summary())
         code = execute(plan, listener)
-        report_file = plan.worker(0).settings.report_file
-        if explain_split and report_file is not None:
-            say(split_report(report_file))
+        report = split_report(plan.log_folder, in_full=explain_split)
+        if report is not None and (explain_split or not quiet):
+            say(report)
         return code

@@ -1,7 +1,7 @@
 """The one resolver: every source of settings in one order, each value with its origin and its losers.
 
 The order, highest first: flag, `XL_*` variable, profile or file named on the command line, project file
-`xl.yaml`, the user's active profile, preset, default. Sections merge key by key.
+`xl.yaml`, the user's active profile (when no other was named), preset, default. Sections merge key by key.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def resolve(
         variables_layer(environ, sources.problems),
         *_named(sources, profile, config_file),
         *_project(sources),
-        *_active(sources),
     ]
+    if not any(layer.kind == "file" for layer in layers):  # a profile named here stands for the active one
+        layers += _active(sources)
     layers += _preset(sources, layers)
     raise_all(sources.problems)
     values = merge(layers)

@@ -139,7 +139,7 @@ class LaunchPlan:
         """Return the one line that is printed before the start."""
         count = len(self.workers)
         parts = [
-            f"profile {self.label}",
+            "profile none" if self.label == "none" else f"settings from {self.label}",
             f"{count} process{'' if count == 1 else 'es'} on {self.devices}",
             f"backend {self.backend}",
             f"precision {self.precision}",

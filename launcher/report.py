@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 import re
 import signal
 import sys
@@ -130,16 +132,22 @@ def _last_lines(log: str, traceback: str) -> list[str]:
     return lines[-LAST_LINES:]
 
 
-def split_report(report_file: str) -> str:
-    """Return what the shim says of each kind of module call: how often it was split, or why not."""
-    try:
-        with open(report_file) as file:
-            told = cast("dict[str, Any]", json.load(file))
-    except (OSError, ValueError):
-        return "xl: there is no report on how the module calls were split"
-    split = [f"xl: {count} calls of {name} split" for name, count in told["split_calls"].items()]
-    full = [f"xl: {count} calls run in full, {reason}" for reason, count in told["full_calls"].items()]
-    return "\n".join([f"xl: {told['summary']}", *split, *full])
+def split_report(log_folder: str | None, *, in_full: bool) -> str | None:
+    """Return the share of the module calls that was split, and `in_full` each kind of call with its reason.
+
+    None: the last attempt left no report (it failed, or the script was not xl's to split).
+    """
+    pattern = os.path.join(glob.escape(log_folder), "rank0*.report.json") if log_folder else ""
+    reports = glob.glob(pattern)
+    if not reports:
+        return "xl: there is no report on how the module calls were split" if in_full else None
+    with open(max(reports, key=os.path.getmtime)) as file:
+        told = cast("dict[str, Any]", json.load(file))
+    lines = [f"xl: {told['summary']}"]
+    if in_full:
+        lines += [f"xl: {count} calls of {name} split" for name, count in told["split_calls"].items()]
+        lines += [f"xl: {count} calls run in full, {reason}" for reason, count in told["full_calls"].items()]
+    return "\n".join(lines)
 
 
 def say(text: str) -> None:

@@ -16,7 +16,7 @@ from ...configs.files import Document, flatten, read_document, write_profile
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--name", metavar="NAME", help="Name of the profile; default: the file's name.")
-@click.option("--force", is_flag=True, help="Replace a profile of that name.")
+@click.option("--overwrite", "--force", "force", is_flag=True, help="Replace a profile of that name.")
 def import_file(file: Path, name: str | None, force: bool) -> None:
     """Write the settings of FILE as a profile and report every key of it."""
     environ, cwd = read_environ(), Path.cwd()
@@ -26,7 +26,7 @@ def import_file(file: Path, name: str | None, force: bool) -> None:
         raise XlError(
             f"there is a profile {target.stem} already",
             f"it is {target}",
-            "pass --name NAME, or --force to replace it",
+            "pass --name NAME, or --overwrite to replace it",
         )
     values, rows, problems = _read(document)
     for row in rows:

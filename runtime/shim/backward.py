@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...configs.errors import XlError
 from . import region
+from .checksum import agree_on_losses
 
 if TYPE_CHECKING:
     from ..loss_scaling import LossScaler
@@ -87,6 +88,9 @@ class Backward:
         scaler = self._scaler if self._session.active else None  # before that nothing is computed in fp16
         reducer = self.reducer
         self._optimizers.backward_begins()
+        comm = self._session.comm
+        if comm is not None:
+            agree_on_losses(comm, as_list(tensors), self._optimizers.options())
         if scaler is not None:
             if not self._optimizers.any_known:
                 raise _needs_optimizer()

@@ -114,6 +114,31 @@ def agree(
     return all(row[2] == table[0][2] for row in table)
 
 
+def agree_on_losses(comm: Communicator, roots: Sequence[Tensor | None], options: object) -> None:
+    """Refuse a backward whose loss, or an optimizer's option, differs between the ranks; collective.
+
+    Inputs of module calls are compared bit by bit; what is computed outside of modules only to 1e-6 here,
+    since not every operator gives the same bits on two devices.
+    """
+    sums = [root.detach().double().sum() for root in roots if root is not None]
+    total = sum(sums, start=torch.zeros((), dtype=torch.float64))
+    mine = torch.tensor([0.0, text_digest(options)], dtype=torch.float64).to(comm.device)
+    mine[0] = total.to(comm.device)
+    table = torch.stack(list(comm.all_gather(mine))).cpu()
+    if not torch.allclose(table[:, 0], table[0, 0], rtol=1e-6, atol=1e-12, equal_nan=True):
+        what, where = "a loss", "targets, or another value outside of the model"
+    elif bool((table[:, 1] != table[0, 1]).any()):
+        what, where = "an option of an optimizer", "a learning rate or another option"
+    else:
+        return
+    raise XlError(
+        f"{what} differs between the processes",
+        f"{where} comes from a source that is not seeded, the time, or a file that one of them changed",
+        "seed that source (numpy.random.default_rng(0), random.Random(0)), or pass --num-processes 1",
+        exit_code=1,
+    )
+
+
 def same_everywhere(comm: Communicator, tensors: Sequence[Tensor]) -> bool:
     """Whether all ranks hold the same bits; collective."""
     found = comm.all_gather(digest(tensors, comm.device).reshape(1))

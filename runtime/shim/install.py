@@ -8,7 +8,7 @@ import torch
 
 from ..collectives import Communicator
 from ..rendezvous import connect_store
-from . import aside, files, loaders, losses, norms, region
+from . import aside, files, loaders, losses, norms, region, stdin
 from .gradients import GradientSide
 from .modules import ModuleCalls
 from .report import Report
@@ -55,6 +55,7 @@ def assemble(session: Session, gradients: GradientSide) -> None:
         losses.install(session)
         norms.install(session)
         region.install(session)
+        stdin.install(session)
         aside.StepAside(session, lambda: aside.show_job(session)).install()
         if settings.overlay is not None:
             files.install(session, settings.overlay)

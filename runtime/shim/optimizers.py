@@ -64,6 +64,16 @@ class Optimizers:
         self._stepping = False
         self.any_known = False  # the script has made one
 
+    def options(self) -> list[object]:
+        """Return the numbers of every optimizer's parameter groups: learning rates, momenta and so on."""
+        return [
+            (name, float(value))
+            for optimizer in self._windows
+            for group in optimizer.param_groups
+            for name, value in group.items()
+            if isinstance(value, (int, float))
+        ]
+
     def install(self) -> None:
         """Patch `Optimizer.__init__` and `add_param_group`."""
         session, wrap, watch = self._session, self._wrap, self._watch

@@ -11,6 +11,7 @@ streams are put back. It is local to the process. What it cannot show to be safe
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import dataflow
+from . import backward_graph, dataflow
 from .arguments import PLAIN, candidates, piece_of, sample_counts, unsuitable
-from .backward_graph import custom_function
 from .compare import close, row_dim, same_values
 from .decision import Full, Output, Split
 from .randomness import Draw, preserved_streams, same_states, set_stream_states, stream_states
@@ -33,6 +33,7 @@ from .watch import Operation, Watch
 
 Forward = Any
 _MAX_TRIALS = 12
+_FAINT = 1e-3  # parameters below it would hide what they multiply in the tolerance of a comparison
 
 
 class _Trial(Exception):
@@ -88,7 +89,7 @@ class _ProbeRegion:
 
 def probe(forward: Forward, module: nn.Module, tree: object, leaves: list[object]) -> Split | Full:
     """Return how the call `forward(module, *args, **kwargs)`, `tree` being (args, kwargs), may be split."""
-    refusal = unsuitable(leaves)
+    refusal = unsuitable(leaves) or _unsuitable_state(module)
     if refusal is not None:
         return refusal
     whys: list[str] = []
@@ -100,6 +101,22 @@ def probe(forward: Forward, module: nn.Module, tree: object, leaves: list[object
                 return trial.full
             whys.append(trial.full.reason)
     return Full(whys[0]) if whys else Full("no argument has two samples or more", undecided=True)
+
+
+def _unsuitable_state(module: nn.Module) -> Full | None:
+    """Return why no call of this module is tried: a trial could not be undone, or would not tell."""
+    for child in module.modules():
+        name = type(child).__name__
+        if isinstance(child, torch.jit.ScriptModule):
+            return Full(f"{name} is compiled by TorchScript and cannot be looked into", lasting=True)
+        if getattr(child, "scale_grad_by_freq", False):
+            return Full(f"{name} scales gradients by counts over the batch", lasting=True)
+        for attribute, value in vars(child).items():
+            if isinstance(value, (random.Random, itertools.count, torch.Generator)) or type(
+                value
+            ).__module__.startswith("numpy.random"):
+                return Full(f"it draws from a stream of its own, {attribute}", lasting=True)
+    return None
 
 
 class _Probe:
@@ -125,7 +142,14 @@ class _Probe:
         with torch.inference_mode(False), torch.set_grad_enabled(grad):
             return self._run()
 
+    def _check_arguments(self) -> None:
+        """A leaf that all samples share would be left with the gradient of one process's rows."""
+        for leaf, dim in zip(self.leaves, self.dims, strict=True):
+            if isinstance(leaf, Tensor) and dim is None and leaf.requires_grad and leaf.is_leaf:
+                raise _Trial(Full("an argument that all samples share needs a gradient"))
+
     def _run(self) -> Split | Full:
+        self._check_arguments()
         many, few = sample_counts(self.leaves, self.dims)
         before = Snapshot(self.module)
         if not before.complete:
@@ -195,9 +219,9 @@ class _Probe:
             watch.restore()
             set_stream_states(streams)
         found, structure = flatten(output)
-        custom = custom_function(found)
-        if custom is not None:
-            raise _Trial(Full(f"its backward goes through {custom}, which may not be linear", lasting=True))
+        obstacle = backward_graph.obstacle(found, self.module.parameters(), list(copies.values()))
+        if obstacle is not None:
+            raise _Trial(Full(obstacle, lasting=True))
         depends = [isinstance(leaf, Tensor) and watch.depends(leaf) for leaf in found]
         return _Run(found, structure, watch.operations, depends, written)
 
@@ -300,11 +324,11 @@ class _Probe:
 
 @contextmanager
 def _shown_zeros(module: nn.Module) -> Generator[None]:
-    """Give parameters that are all zero some values: they would hide what they multiply."""
+    """Give parameters that are all zero, or nearly, some values: they would hide what they multiply."""
     hidden: list[tuple[nn.Parameter, Tensor]] = []
     with torch.no_grad():
         for parameter in module.parameters():
-            if parameter.is_floating_point() and parameter.numel() and not bool(parameter.any()):
+            if parameter.is_floating_point() and parameter.numel() and float(parameter.abs().max()) < _FAINT:
                 count = torch.arange(parameter.numel(), dtype=torch.float32, device=parameter.device)
                 values = parameter.data
                 parameter.data = (0.1 + 0.05 * torch.cos(count)).to(parameter.dtype).view(parameter.shape)

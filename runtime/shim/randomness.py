@@ -129,7 +129,8 @@ def constant_instead(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _constant(name: str, like: Tensor) -> float | int:
-    if name.startswith("bernoulli"):
+    # A bernoulli's 1 would hide what is multiplied by 1 minus it.
+    if name.startswith("bernoulli") and not like.is_floating_point():
         return 1
     return 0.5 if like.is_floating_point() or like.is_complex() else 0
 

@@ -124,7 +124,7 @@ class Session:
             self._noted.add(text)
             print(f"xl: {text}", file=sys.__stderr__, flush=True)
 
-    def patch(self, owner: object, name: str, replacement: Callable[..., object]) -> None:
+    def patch(self, owner: object, name: str, replacement: object) -> None:
         """Replace `owner.name`; `unpatch` puts the original back."""
         # As it is stored: a static method must not come back as a function, an inherited one not at all.
         self._patches.append((owner, name, vars(owner).get(name, _INHERITED)))
@@ -140,13 +140,12 @@ class Session:
                 setattr(owner, name, original)
 
     def finish(self) -> None:
-        """Say on rank 0 what was split, and write the report; the script has ended well."""
+        """Write the report; the script has ended well."""
         if self.size == 1:
             return
         self.report.steps_aside = self.aside
         for callback in self.on_finish:
             callback()
-        self.note(self.report.summary())
         if self.settings.report_file is not None:
             self.report.write(self.settings.report_file)
 

@@ -19,6 +19,7 @@ from .randomness import constant_instead, is_random, memory_order, name_of
 
 Shape = tuple[int, ...]
 
+_ORDERING = ("sort", "argsort", "msort", "topk", "kthvalue")
 _TAKES_VALUES = "it takes values of the batch out of torch"
 _LOOKS_BACK = "it looks at gradients inside forward()"
 _WATCHED_METHODS = {
@@ -72,6 +73,7 @@ class Watch(TorchDispatchMode):
         self.operations: list[Operation] = []
         self.reason: str | None = None  # why the batch cannot be split, whatever comes out
         self._from_batch: dict[int, Tensor] = {}
+        self._from_chance: dict[int, Tensor] = {}
         self._state = {_key(tensor): (name, tensor) for name, tensor in state}
         self._saved: dict[int, tuple[Tensor, Tensor]] = {}
         self._replaced: list[tuple[str, Any]] = []
@@ -114,7 +116,7 @@ class Watch(TorchDispatchMode):
 
     def _guarded(self, inner: Callable[..., Any], reason: str) -> Callable[..., Any]:
         def watched(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if self.depends(tensor):
+            if reason is _LOOKS_BACK or self.depends(tensor):
                 self.reason = self.reason or reason
             return inner(tensor, *args, **kwargs)
 
@@ -136,11 +138,14 @@ class Watch(TorchDispatchMode):
             self.reason = (
                 self.reason or "it takes a decision, or a Python number, from the values of the batch"
             )
+        self._check_chance(func, tensors)
         shapes = tuple(tuple(tensor.shape) for tensor in touched)
         random = is_random(func, args, kwargs)
         out = constant_instead(func, args, kwargs) if random else func(*args, **kwargs)
         results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         name = name_of(func)
+        if random or any(_key(tensor) in self._from_chance for tensor in tensors):
+            self._from_chance.update((_key(tensor), tensor) for tensor in results)
         if touched and not _makes_new(name):
             for tensor in (*results, *written):
                 self._mark(tensor)
@@ -160,6 +165,15 @@ class Watch(TorchDispatchMode):
                 )
             )
         return out
+
+    def _check_chance(self, func: Any, tensors: Sequence[Tensor]) -> None:
+        """What stands in for a random number must not choose the way, or the order of the samples."""
+        if not any(_key(tensor) in self._from_chance for tensor in tensors):
+            return
+        if torch.Tag.data_dependent_output in func.tags:
+            self.reason = self.reason or "it takes a decision by a random number"
+        elif name_of(func) in _ORDERING:
+            self.reason = self.reason or "it orders samples by random numbers"
 
     def _mark(self, tensor: Tensor) -> None:
         self._from_batch[_key(tensor)] = tensor  # the reference keeps the storage, and so the key, taken

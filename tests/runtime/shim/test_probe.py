@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -213,9 +214,40 @@ def retained(body: Body, h: Tensor) -> Tensor:
     return h
 
 
+def hooked_weight(body: Body, h: Tensor) -> Tensor:
+    weight = torch.ones(6, requires_grad=True).to(h) * 1
+    weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    return h * weight
+
+
+TEMPERATURE = torch.tensor(1.5, requires_grad=True)
+
+
+def foreign_leaf(body: Body, h: Tensor) -> Tensor:
+    return h / TEMPERATURE.to(h)
+
+
+def shuffled_by_sorting(body: Body, h: Tensor) -> Tensor:
+    return h[torch.rand(len(h)).argsort()]
+
+
+def random_branch(body: Body, h: Tensor) -> Tensor:
+    return h.flip(0) if torch.rand(1).item() < 0.4 else h
+
+
+def swap_noise(body: Body, h: Tensor) -> Tensor:
+    keep = torch.bernoulli(torch.full_like(h, 0.7))
+    return keep * h + (1 - keep) * h.roll(1, 0)
+
+
 @pytest.mark.parametrize(
     ("after", "reason"),
     [
+        (hooked_weight, "looks at gradients inside forward"),
+        (foreign_leaf, "needs a gradient and is none of its parameters"),
+        (shuffled_by_sorting, "orders samples by random numbers"),
+        (random_branch, "takes a decision by a random number"),
+        (swap_noise, "not computed sample by sample"),
         (clipped_gradient, "backward goes through ClippedGradient"),
         (hooked, "looks at gradients inside forward"),
         (retained, "looks at gradients inside forward"),
@@ -244,6 +276,41 @@ def retained(body: Body, h: Tensor) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_run_in_full(after: Callable[..., object], reason: str, dtype: torch.dtype) -> None:
     assert reason in why(decide(Body(after).to(dtype), torch.randn(B, 6, dtype=dtype)))
+
+
+def test_faint_mixing() -> None:
+    class Scaled(Body):
+        def __init__(self) -> None:
+            super().__init__(lambda _, h: h)
+            self.gamma = nn.Parameter(torch.full((6,), 1e-5))
+
+        def forward(self, x: Tensor) -> Any:
+            return x + self.gamma * ((x @ x.T).softmax(-1) @ x)
+
+    assert isinstance(decide(Scaled(), torch.randn(B, 6)), Full)
+
+
+def test_a_shared_argument_that_needs_a_gradient() -> None:
+    class Prompted(Body):
+        def forward(self, x: Tensor, prompt: Tensor) -> Any:
+            return super().forward(x + prompt)
+
+    module = Prompted(lambda _, h: h)
+    prompt = torch.zeros(6, requires_grad=True)
+    assert "needs a gradient" in why(decide(module, torch.randn(B, 6), prompt))
+    assert isinstance(decide(module, torch.randn(B, 6), torch.zeros(6)), Split)
+
+
+@pytest.mark.parametrize("stream", [random.Random(0), np.random.default_rng(0), itertools.count()])
+def test_streams_of_its_own(stream: object) -> None:
+    module = Body(lambda _, h: h)
+    module.stream = stream  # pyright: ignore
+    assert "a stream of its own, stream" in why(decide(module, torch.randn(B, 6)))
+
+
+def test_gradients_scaled_by_counts() -> None:
+    module = nn.Embedding(5, 3, scale_grad_by_freq=True)
+    assert "scales gradients by counts" in why(decide(module, torch.randint(0, 5, (B,))))
 
 
 def test_mixing_only_in_training_is_split_in_evaluation() -> None:
