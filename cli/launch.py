@@ -57,7 +57,6 @@ def launch(
                 say(f"xl: warning: {warning}")
             say(plan.summary())
         code = execute(plan, listener)
-        report = split_report(plan.log_folder, in_full=explain_split)
-        if report is not None and (explain_split or not quiet):
-            say(report)
+        if code == 0 and (explain_split or not quiet):
+            say(split_report(plan.log_folder, in_full=explain_split))
         return code

@@ -87,6 +87,8 @@ def describe_failure(start: WorkerStart, returncode: int, time: float) -> Failur
     message = str(told["message"])
     kind = str(told["type"])
     error = message if kind == "SystemExit" else f"{kind}: {message}" if message else kind
+    if kind == "XlError":  # said in full below
+        error = message.splitlines()[0].removeprefix("error:").strip()
     if returncode in (-signal.SIGTERM, -_SIGKILL):
         returncode = int(told["exit_code"])
     return Failure(start, returncode, float(told["time"]), error, str(told["traceback"]))
@@ -132,15 +134,15 @@ def _last_lines(log: str, traceback: str) -> list[str]:
     return lines[-LAST_LINES:]
 
 
-def split_report(log_folder: str | None, *, in_full: bool) -> str | None:
+def split_report(log_folder: str | None, *, in_full: bool) -> str:
     """Return the share of the module calls that was split, and `in_full` each kind of call with its reason.
 
-    None: the last attempt left no report (it failed, or the script was not xl's to split).
+    Empty: there is no report, because the script was not xl's to split.
     """
     pattern = os.path.join(glob.escape(log_folder), "rank0*.report.json") if log_folder else ""
     reports = glob.glob(pattern)
     if not reports:
-        return "xl: there is no report on how the module calls were split" if in_full else None
+        return "xl: there is no report on how the module calls were split" if in_full else ""
     with open(max(reports, key=os.path.getmtime)) as file:
         told = cast("dict[str, Any]", json.load(file))
     lines = [f"xl: {told['summary']}"]
@@ -151,7 +153,9 @@ def split_report(log_folder: str | None, *, in_full: bool) -> str | None:
 
 
 def say(text: str) -> None:
-    """Print to standard error, even where that is closed."""
+    """Print to standard error, even where that is closed; an empty text not at all."""
+    if not text:
+        return
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError):
