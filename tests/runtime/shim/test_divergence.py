@@ -3,6 +3,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -65,13 +67,17 @@ def hidden_layer() -> list[float]:
     ("script", "what"),
     [(unseeded_targets, "a loss differs"), (learning_rate_by_chance, "an option of an optimizer differs")],
 )
-def test_what_differs_outside_of_the_model_is_refused(ranks: Ranks, script: object, what: str) -> None:
+def test_what_differs_outside_of_the_model_is_refused(
+    ranks: Ranks, script: Callable[[], object], what: str
+) -> None:
     with pytest.raises(Exception, match=what):
         ranks(2, plain, script)
 
 
 @pytest.mark.parametrize("script", [prompt_gradient, hidden_layer])
-def test_leaves_that_are_no_parameters_get_the_whole_gradient(ranks: Ranks, script: object) -> None:
+def test_leaves_that_are_no_parameters_get_the_whole_gradient(
+    ranks: Ranks, script: Callable[[], object]
+) -> None:
     (alone,) = ranks(1, plain, script)
     for one in ranks(2, plain, script):
         assert one.value == pytest.approx(alone.value, rel=1e-9)

@@ -284,7 +284,7 @@ def test_faint_mixing() -> None:
             super().__init__(lambda _, h: h)
             self.gamma = nn.Parameter(torch.full((6,), 1e-5))
 
-        def forward(self, x: Tensor) -> Any:
+        def forward(self, x: Tensor, *_: object) -> Any:
             return x + self.gamma * ((x @ x.T).softmax(-1) @ x)
 
     assert isinstance(decide(Scaled(), torch.randn(B, 6)), Full)
@@ -292,8 +292,8 @@ def test_faint_mixing() -> None:
 
 def test_a_shared_argument_that_needs_a_gradient() -> None:
     class Prompted(Body):
-        def forward(self, x: Tensor, prompt: Tensor) -> Any:
-            return super().forward(x + prompt)
+        def forward(self, x: Tensor, *prompt: Tensor) -> Any:  # pyright: ignore
+            return super().forward(x + prompt[0])
 
     module = Prompted(lambda _, h: h)
     prompt = torch.zeros(6, requires_grad=True)
