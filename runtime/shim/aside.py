@@ -1,17 +1,23 @@
 """Steps aside for scripts that turn out to distribute themselves; limits on a script's own processes."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (torch annotates parts of itself incompletely)
+
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from ...configs.errors import XlError
 from ...configs.torchrun import torchrun_variables
@@ -55,8 +61,25 @@ class StepAside:
             torch.distributed, "init_process_group", "torch.distributed.init_process_group() was called"
         )
         self._watch(nn.parallel.DistributedDataParallel, "__init__", "DistributedDataParallel was built")
+        self._watch_children()
         for name in _LIBRARIES:
             when_imported(name, partial(self._watch_library, name))
+
+    def _watch_children(self) -> None:
+        """Refuse a model that is handed to a fresh interpreter: no shim is there to see whether it trains."""
+        session, start = self._session, cast("Function", BaseProcess.start)
+
+        @functools.wraps(start)
+        def begin(process: BaseProcess, *args: object) -> object:
+            method = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
+            handed = (getattr(process, "_args", ()), getattr(process, "_kwargs", {}))
+            if session.aside is None and method != "fork":
+                for leaf in tree_leaves(handed):
+                    if isinstance(leaf, nn.Module) and any(p.requires_grad for p in leaf.parameters()):
+                        raise _training_child(session, leaf)
+            return start(process, *args)
+
+        session.patch(BaseProcess, "start", begin)
 
     def _watch_library(self, module_name: str) -> None:
         if self._session.closed:
@@ -88,13 +111,16 @@ class StepAside:
 def refuse_training_child(session: Session, module: nn.Module) -> None:
     """In a child of the script: let it prepare data, but not train; data loader workers are exempt."""
     if session.aside is None and session.size > 1 and _trains(module):
-        raise XlError(
-            f"a process that the script started trains a module ({type(module).__name__})",
-            f"under xl each of the {session.size} processes would start it, and each would train a model "
-            "of its own",
-            "run it with --num-processes 1, or leave the distribution to xl",
-            exit_code=1,
-        )
+        raise _training_child(session, module)
+
+
+def _training_child(session: Session, module: nn.Module) -> XlError:
+    return XlError(
+        f"a process that the script started trains a module ({type(module).__name__})",
+        f"under xl each of the {session.size} processes would start it, and train a model of its own",
+        "run it with --num-processes 1, or leave the distribution to xl",
+        exit_code=1,
+    )
 
 
 def _trains(module: nn.Module) -> bool:

@@ -147,3 +147,16 @@ def test_report(tmp_path: Path) -> None:
     report.write(str(tmp_path / "report.json"))
     assert '"share": 0.99997' in (tmp_path / "report.json").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_a_model_for_a_fresh_interpreter_is_refused(ranks: Ranks) -> None:
+    def script() -> str:
+        child = multiprocessing.get_context("spawn").Process(target=print, args=([mlp(6, 3)],))
+        try:
+            child.start()
+        except XlError as error:
+            return error.what
+        child.join()
+        return "started"
+
+    assert "a process that the script started trains a module" in ranks(2, plain, script)[0].value
