@@ -18,12 +18,12 @@ from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore
 
 from ...configs.errors import XlError
 from . import trees
-from .arguments import rows_of
 from .aside import refuse_training_child
 from .checksum import agree, caller, same_everywhere, text_digest
-from .decision import Full, Output, Split
 from .plans import Call, Plans
-from .probe import probe
+from .probing.arguments import rows_of
+from .probing.decision import Full, Output, Split
+from .probing.probe import probe
 from .randomness import set_torch_streams, torch_streams
 from .region import SplitRegion
 from .session import shares

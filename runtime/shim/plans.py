@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from .arguments import rows_of
-from .decision import Full, Split
+from .probing.arguments import rows_of
+from .probing.decision import Full, Split
 from .trees import Structure
 
 Decision = Split | Full

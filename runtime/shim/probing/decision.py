@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .randomness import Draw
+from ..randomness import Draw
 
 
 @dataclass(frozen=True, slots=True)

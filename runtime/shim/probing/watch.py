@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from .randomness import constant_instead, is_random, memory_order, name_of
+from ..randomness import constant_instead, is_random, memory_order, name_of
 
 Shape = tuple[int, ...]
 

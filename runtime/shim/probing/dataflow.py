@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .randomness import Draw, classify
+from ..randomness import Draw, classify
 from .watch import Operation, Shape
 
 _SUMS = {

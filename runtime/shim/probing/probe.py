@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ..randomness import Draw, preserved_streams, same_states, set_stream_states, stream_states
+from ..region import entered, moments_of
+from ..trees import Structure, flatten, rebuild
 from . import backward_graph, dataflow
 from .arguments import PLAIN, candidates, piece_of, sample_counts, unsuitable
 from .compare import close, row_dim, same_values
 from .decision import Full, Output, Split
-from .randomness import Draw, preserved_streams, same_states, set_stream_states, stream_states
-from .region import entered, moments_of
 from .snapshot import Snapshot
-from .trees import Structure, flatten, rebuild
 from .watch import Operation, Watch
 
 Forward = Any

@@ -23,11 +23,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 
 from xl.configs.worker import WorkerSettings
 from xl.runtime.shim import losses, norms, region
-from xl.runtime.shim.decision import Full, Output, Split
-from xl.runtime.shim.probe import probe
+from xl.runtime.shim.probing.decision import Full, Output, Split
+from xl.runtime.shim.probing.probe import probe
+from xl.runtime.shim.probing.snapshot import Snapshot
 from xl.runtime.shim.report import Report
 from xl.runtime.shim.session import Session
-from xl.runtime.shim.snapshot import Snapshot
 from xl.runtime.shim.trees import flatten
 
 B = 12
