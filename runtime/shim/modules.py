@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore
 
 from ...configs.errors import XlError
 from . import trees
@@ -22,8 +21,11 @@ from .aside import refuse_training_child
 from .checksum import agree, caller, same_everywhere, text_digest
 from .plans import Call, Plans
 from .probing.arguments import rows_of
+from .probing.confirm import Confirmation
 from .probing.decision import Full, Output, Split
 from .probing.probe import probe
+from .probing.settings import COMPUTED, SHAPELESS, inspect
+from .probing.surroundings import Surroundings
 from .randomness import set_torch_streams, torch_streams
 from .region import SplitRegion
 from .session import shares
@@ -52,10 +54,10 @@ class ModuleCalls:
         self._session, self._gradients = session, gradients
         self._forward = cast("Forward", nn.Module.__call__)
         self._plans = Plans()
+        self._surroundings = Surroundings()
         self._depth = _Depth()
         self._process, self._thread = os.getpid(), threading.get_ident()
         self._calls = 0
-        self._verified: WeakSet[nn.Module] = WeakSet()
 
     def install(self) -> None:
         """Patch `nn.Module.__call__`."""
@@ -91,7 +93,8 @@ class ModuleCalls:
         if threading.get_ident() != self._thread:
             # Calls of several threads come in any order, and collectives must not.
             return self._in_full(module, args, kwargs, "it is called from a thread of the script")
-        obstacle, mode = inspect(module)
+        variables = self._surroundings.of(module) if session.size > 1 else ()
+        obstacle, mode = inspect(module, variables)
         if obstacle == SHAPELESS:
             return self._in_full(module, args, kwargs, obstacle)
         session.activate(_device_of(module))
@@ -101,23 +104,23 @@ class ModuleCalls:
         self._gradients.watch_inputs(leaves)
         if session.size == 1:
             return self._in_full(module, args, kwargs, "one process")
-        if obstacle is not None:
-            decision: Split | Full = Full(obstacle)
-        else:
-            decision = self._decide(module, (args, kwargs), Call(leaves, structure, mode))
-        rows = rows_of(leaves, decision.dims) if isinstance(decision, Split) else 0
-        if isinstance(decision, Split) and rows < session.size:
-            decision = Full(f"its batch of {rows} is smaller than the number of processes")
+        call, fresh = Call(leaves, structure, mode), False
+        decision: Split | Full = (
+            Full(obstacle) if obstacle is not None else self._decide(module, (args, kwargs), call)
+        )
+        if isinstance(decision, Split):
+            decision, fresh = self._fitting(module, (args, kwargs), call, decision)
         if not self._agreed(module, leaves, decision):
-            reason = "the processes came to different conclusions about it"
-            self._plans.refuse(module, reason)
-            decision = Full(reason)
+            refusal = Full("the processes came to different conclusions about it")
+            if isinstance(decision, Split):
+                self._plans.confirm(module, call, rows_of(leaves, decision.dims), refusal)
+            decision = refusal
         if isinstance(decision, Full):
             return self._in_full(module, args, kwargs, decision.reason)
         assert session.comm is not None
+        rows = rows_of(leaves, decision.dims)
         part = Part(session.comm, tuple(shares(rows, session.size)), session.report)
-        if module.training and torch.is_grad_enabled() and module not in self._verified:
-            self._verified.add(module)
+        if fresh and module.training and torch.is_grad_enabled():
             return self._split_first(module, (args, kwargs), leaves, decision, part)
         return self._split(module, (args, kwargs), leaves, decision, part)
 
@@ -126,12 +129,48 @@ class ModuleCalls:
             self._session.report.probes += 1
             # A compiled module is tried as it was written: compiling for every try would take minutes.
             plain = getattr(module, "_orig_mod", module)
-            found = probe(self._forward, plain, tree, call.leaves)
+            variables = self._surroundings.of(module)
+            found = probe(self._forward, plain, tree, call.leaves, variables, self._in_backward)
             if plain is not module and isinstance(found, Split) and _needs_region(plain, found):
                 return Full("it is compiled and has batch norm or random operators")
             return found
 
         return self._plans.decide(module, call, ask)
+
+    def _fitting(
+        self, module: nn.Module, tree: object, call: Call, split: Split
+    ) -> tuple[Split | Full, bool]:
+        """Return the decision for the real number of rows, and whether it is the first time."""
+        session = self._session
+        rows = rows_of(call.leaves, split.dims)
+        if rows < session.size:
+            return Full(f"its batch of {rows} is smaller than the number of processes"), False
+        known = self._plans.confirmed(module, call, split, rows, session.size)
+        if known is not None:
+            return known, False
+        plain, variables = getattr(module, "_orig_mod", module), self._surroundings.of(module)
+        ranks = tuple(shares(rows, session.size))
+        try:
+            refusal = Confirmation(
+                self._forward, plain, tree, call.leaves, split, ranks, session.rank, variables
+            ).run()
+        except torch.OutOfMemoryError:
+            name = type(module).__name__
+            session.note(
+                f"{name} was tried on a few samples only: its whole batch does not fit on the device"
+            )
+            refusal = None
+        self._plans.confirm(module, call, rows, refusal)
+        return refusal or split, True
+
+    @contextmanager
+    def _in_backward(self) -> Generator[None]:
+        """While gradients are tried, what checkpointing recomputes is no call of the script's."""
+        before, self._session.in_backward = self._session.in_backward, True
+        try:
+            yield
+        finally:
+            self._session.in_backward = before
 
     def _agreed(self, module: nn.Module, leaves: list[object], decision: Split | Full) -> bool:
         comm = self._session.comm
@@ -140,16 +179,18 @@ class ModuleCalls:
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         self._calls += 1
         self._session.report.collectives["checksum"] += 1
-        return agree(comm, tensors, self._calls, caller(), type(module).__name__, text_digest(decision))
+        digest = text_digest(decision if isinstance(decision, Split) else "full")
+        return agree(comm, tensors, self._calls, caller(), type(module).__name__, digest)
 
     def _in_full(
         self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], reason: str
     ) -> object:
         name = type(module).__name__
         self._session.report.full_calls[f"{name}: {reason}"] += 1
-        if self._session.size > 1:
+        output = self._run(module, args, kwargs)
+        if self._session.size > 1:  # after it: a call that fails has a better reason to tell
             self._session.note(f"{name} runs in full on every process: {reason}")
-        return self._run(module, args, kwargs)
+        return output
 
     def _run(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         with self._gradients.autocast():
@@ -159,7 +200,7 @@ class ModuleCalls:
     def _split_first(
         self, module: nn.Module, tree: tuple[Any, Any], leaves: list[object], split: Split, part: Part
     ) -> object:
-        """Split a module's first training call; where buffers then differ between ranks, run it in full."""
+        """Split a size's first training call; where buffers then differ between ranks, run it in full."""
         buffers = list(module.buffers())
         before = [buffer.detach().clone() for buffer in buffers]
         streams = torch_streams(part.comm.device)
@@ -184,52 +225,14 @@ class ModuleCalls:
         found, _ = trees.flatten(output)
         if len(found) != len(split.outputs):
             raise _changed_output(module, f"{len(found)} outputs, {len(split.outputs)} when it was tried")
-        whole = [_together(module, leaf, how, part) for leaf, how in zip(found, split.outputs, strict=True)]
+        whole: dict[int, object] = {}  # by leaf: the same tensor given out twice stays one
+        for leaf, how in zip(found, split.outputs, strict=True):
+            if id(leaf) not in whole:
+                whole[id(leaf)] = (
+                    leaves[how.dim] if how.how == "argument" else _together(module, leaf, how, part)
+                )
         self._session.report.split_calls[type(module).__name__] += 1
-        return trees.rebuild(output, whole)
-
-
-SHAPELESS = "its parameters take their shape in this call"
-COMPUTED = "its parameters are computed by the script (functional_call)"
-
-
-def inspect(module: nn.Module) -> tuple[str | None, Hashable]:
-    """Return what forbids to split any call of `module` now, and the settings that its result depends on."""
-    obstacle = (
-        "forward-mode differentiation is active" if torch.autograd.forward_ad._current_level >= 0 else None
-    )
-    settings: list[object] = [torch.is_grad_enabled()]
-    for device in ("cpu", "cuda"):
-        settings.append(torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device))
-    if _user_hooks(*(getattr(nn.modules.module, name) for name in _GLOBAL_HOOKS)):
-        obstacle = "a hook on all modules must see the whole batch"
-    for child in module.modules():
-        attributes = child.__dict__
-        settings.append(type(child))
-        settings += [value for value in attributes.values() if type(value) in _PLAIN]
-        if _user_hooks(*(attributes[name] for name in _HOOKS)):
-            obstacle = f"a hook on {type(child).__name__} must see the whole batch"
-        for parameter in child._parameters.values():
-            if isinstance(parameter, UninitializedTensorMixin):
-                return SHAPELESS, None
-            if parameter is not None and not parameter.is_leaf:
-                obstacle = COMPUTED
-    return obstacle, hash(tuple(settings))
-
-
-_PLAIN = (bool, int, float, str)
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
-
-
-def _user_hooks(*registries: dict[int, object]) -> bool:
-    """Whether there are hooks of the user; torch's own (weight norm, pruning) only look at parameters."""
-    return any(
-        not str(getattr(type(hook), "__module__", "")).startswith("torch.nn.utils")
-        for registry in registries
-        if registry
-        for hook in registry.values()
-    )
+        return trees.rebuild(output, [whole[id(leaf)] for leaf in found])
 
 
 def _device_of(module: nn.Module) -> torch.device:

@@ -17,6 +17,7 @@ Decision = Split | Full
 _MAX_TRIES = 64
 _MAX_VAIN_TRIES = 8
 _SIZES_TO_TRUST = 3
+_MAX_CONFIRMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class _Known:
     call: Hashable
     decision: Decision
     sizes: Hashable
+    tried: dict[int, Full | None] = field(default_factory=dict[int, "Full | None"])  # by number of rows
 
 
 @dataclass(slots=True)
@@ -74,6 +76,30 @@ class Plans:
         decision = probe()
         self._remember(memory, module, call, decision)
         return decision
+
+    def confirmed(
+        self, module: nn.Module, call: Call, split: Split, rows: int, ranks: int
+    ) -> Decision | None:
+        """Return the decision for that many rows, or None when it has to be tried at its real size.
+
+        A module that behaves otherwise above some size does so between a rank's rows and the whole batch. So
+        after some numbers of rows others only need a try when they reach beyond those that were tried.
+        """
+        tried = self._known(module, call).tried
+        if rows in tried or len(tried) < _MAX_CONFIRMED:
+            return tried[rows] or split if rows in tried else None
+        reached = rows // ranks
+        for size in sorted(size for size, refusal in tried.items() if refusal is None):
+            if size // ranks <= reached < size:
+                reached = size
+        return split if reached >= rows else None
+
+    def confirm(self, module: nn.Module, call: Call, rows: int, refusal: Full | None) -> None:
+        """Remember what came of splitting such a call with `rows` rows; None: the numbers of the whole."""
+        self._known(module, call).tried[rows] = refusal
+
+    def _known(self, module: nn.Module, call: Call) -> _Known:
+        return next(known for known in self._memories[module].known if _matches(known, call))
 
     def refuse(self, module: nn.Module, reason: str) -> None:
         """Run every later call of `module`, in its present mode, in full."""

@@ -9,6 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
+from .watch import is_torch
+
 
 def obstacle(
     outputs: Iterable[object], parameters: Iterable[Tensor], arguments: Collection[Tensor]
@@ -35,7 +37,7 @@ def obstacle(
             return "it uses a tensor that needs a gradient and is none of its parameters"
         if isinstance(node, BackwardCFunction):
             function: Any = getattr(type(node), "_forward_cls", type(node))
-            if str(function.__module__).partition(".")[0] not in ("torch", "xl"):
+            if not is_torch(str(function.__module__)):
                 return f"its backward goes through {function.__name__}, which may not be linear"
         waiting += [parent for parent, _ in node.next_functions if parent is not None]
     return None

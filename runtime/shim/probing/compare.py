@@ -26,7 +26,7 @@ def same_values(first: Tensor | None, second: Tensor | None) -> bool:
     return first is not None and second is not None and close(first, second)
 
 
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 
 
 def close(first: Tensor, second: Tensor, *, exact: bool = False) -> bool:
@@ -37,7 +37,7 @@ def close(first: Tensor, second: Tensor, *, exact: bool = False) -> bool:
         return close(torch.view_as_real(first), torch.view_as_real(second), exact=exact)
     if not first.is_floating_point():
         return bool(torch.equal(first, second))
-    tolerance = _TOLERANCE.get(first.dtype, 3e-2)
+    tolerance = TOLERANCE.get(first.dtype, 3e-2)
     if exact:
         tolerance = min(tolerance, 1e-5) if first.dtype in (torch.float32, torch.float64) else tolerance
     a, b = first.detach().double(), second.detach().double()

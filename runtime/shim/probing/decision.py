@@ -13,11 +13,12 @@ class Output:
     """How the parts of one output are put together.
 
     Args:
-        how: rows: concatenated along `dim`; mean, sum: over the samples; same: equal on every rank.
-        dim: under `rows`, the dim of the samples.
+        how: rows: concatenated along `dim`; mean, sum: over the samples; same: equal on every rank; argument:
+        one of the arguments itself.
+        dim: under `rows`, the dim of the samples; under `argument`, the number of its leaf.
     """
 
-    how: Literal["rows", "mean", "sum", "same"]
+    how: Literal["rows", "mean", "sum", "same", "argument"]
     dim: int = 0
 
 

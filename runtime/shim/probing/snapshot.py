@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+
+from .surroundings import Variable
 
 _REGISTRIES = {"_parameters", "_buffers", "_modules"}
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type, range, slice)
@@ -25,13 +27,17 @@ Attribute = tuple[str, object]
 
 
 class Snapshot:
-    """The Python attributes and the buffers of a module and all its submodules at one moment.
+    """The attributes and the buffers of a module and its submodules, and variables around it, at one moment.
 
     Containers are followed, and objects with attributes of their own; a value that is changed in place is
     found.
+
+    Args:
+        module: the module.
+        variables: what its forward uses outside of it; taken, compared and put back as well.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, variables: Sequence[Variable] = ()) -> None:
         self._owners = [(name, child, dict(child.__dict__)) for name, child in module.named_modules()]
         self.complete = True  # False: it holds too many objects to tell
         self._seen: dict[int, object] = {}
@@ -41,6 +47,9 @@ class Snapshot:
             for key, value in attributes.items():
                 if key not in _REGISTRIES:
                     self._keep(f"{name}.{key}" if name else key, value, 0)
+        self._variables = [(variable, variable.get()) for variable in variables]
+        for variable, value in self._variables:
+            self._keep(variable.name, value, 0)
 
     def changed(self) -> list[str]:
         """Names of the attributes that differ now."""
@@ -51,6 +60,7 @@ class Snapshot:
             if key not in _REGISTRIES and not _same(before.get(key, _GONE), child.__dict__.get(key, _GONE))
         ]
         found += [copy.name for copy in self._copies if copy.differs()]
+        found += [variable.name for variable, before in self._variables if not _same(before, variable.get())]
         return list(dict.fromkeys(found))
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -59,6 +69,8 @@ class Snapshot:
             for key, value in child.__dict__.items():
                 if key not in _REGISTRIES:
                     yield from _tensors_in(f"{name}.{key}" if name else key, value, 0)
+        for variable, _ in self._variables:
+            yield from _tensors_in(variable.name, variable.get(), 0)
 
     def replaced_buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Buffers that are other tensors now than they were."""
@@ -80,6 +92,9 @@ class Snapshot:
             child._buffers.update(buffers)
         for copy in self._copies:
             copy.restore()
+        for variable, value in self._variables:
+            if variable.get() is not value:
+                variable.set(value)
 
     def _keep(self, name: str, value: object, depth: int) -> None:
         if isinstance(value, (*_ATOMS, *_CODE, nn.Module)) or id(value) in self._seen:

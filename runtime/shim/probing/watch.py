@@ -6,16 +6,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._C import TensorBase
+from torch.autograd import Function
 from torch.utils._pytree import tree_leaves
 
 from ..randomness import constant_instead, is_random, memory_order, name_of
+from .constants import Constants, storage_key, written_by
 
 Shape = tuple[int, ...]
 
@@ -60,7 +63,7 @@ class Operation:
     order: tuple[int, ...] = ()
 
 
-class Watch(TorchDispatchMode):
+class Watch(Constants):
     """While active, random operators are constant and everything that a probe must know is written down.
 
     Args:
@@ -69,50 +72,60 @@ class Watch(TorchDispatchMode):
     """
 
     def __init__(self, batch: Iterable[Tensor], state: Sequence[tuple[str, Tensor]]) -> None:
-        super().__init__()
+        super().__init__(state)
         self.operations: list[Operation] = []
         self.reason: str | None = None  # why the batch cannot be split, whatever comes out
         self._from_batch: dict[int, Tensor] = {}
         self._from_chance: dict[int, Tensor] = {}
-        self._state = {_key(tensor): (name, tensor) for name, tensor in state}
-        self._saved: dict[int, tuple[Tensor, Tensor]] = {}
-        self._replaced: list[tuple[str, Any]] = []
+        self._from_state: dict[int, Tensor] = {storage_key(tensor): tensor for _, tensor in state}
+        self._replaced: list[tuple[object, str, Any]] = []
         for tensor in batch:
             self._mark(tensor)
 
     def depends(self, tensor: Tensor) -> bool:
         """Whether the value of `tensor` comes from the batch."""
-        return _key(tensor) in self._from_batch
+        return storage_key(tensor) in self._from_batch
 
     def written_from_batch(self) -> list[str]:
         """Names of the parameters and buffers that were written with values from the batch."""
         return [name for key, (name, _) in self._state.items() if key in self._from_batch]
 
-    def restore(self) -> None:
-        """Put back every parameter and buffer that was written."""
-        with torch.no_grad():
-            for tensor, before in self._saved.values():
-                tensor.detach().copy_(before)
-
-    def written(self) -> list[tuple[str, Tensor]]:
-        """Parameters and buffers that were written, with their names."""
-        return [self._state[key] for key in self._saved]
-
     def __enter__(self) -> Any:
         for name, reason in _WATCHED_METHODS.items():
-            inner = getattr(Tensor, name)
-            self._replaced.append((name, vars(Tensor).get(name)))
-            setattr(Tensor, name, self._guarded(inner, reason))
+            self._replace(Tensor, name, self._guarded(getattr(Tensor, name), reason))
+        self._replace(Tensor, "grad_fn", property(self._grad_fn))
+        self._replace(Function, "apply", classmethod(self._applied(vars(Function)["apply"].__func__)))
         return super().__enter__()
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
         while self._replaced:
-            name, own = self._replaced.pop()
+            owner, name, own = self._replaced.pop()
             if own is None:
-                delattr(Tensor, name)
+                delattr(owner, name)
             else:
-                setattr(Tensor, name, own)
+                setattr(owner, name, own)
+
+    def _replace(self, owner: object, name: str, value: object) -> None:
+        self._replaced.append((owner, name, vars(owner).get(name)))
+        setattr(owner, name, value)
+
+    def _applied(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            if not is_torch(cls.__module__):
+                # Looked for here and not only in the graph: reentrant checkpointing hides what it holds.
+                self.reason = (
+                    self.reason or f"its backward goes through {cls.__name__}, which may not be linear"
+                )
+            return inner(cls, *args, **kwargs)
+
+        return apply
+
+    def _grad_fn(self, tensor: Tensor) -> Any:
+        # torch's own modules look at it too, and set no hook on it.
+        if not is_torch(sys._getframe(1).f_globals.get("__name__", "")):
+            self.reason = self.reason or _LOOKS_BACK
+        return vars(TensorBase)["grad_fn"].__get__(tensor)
 
     def _guarded(self, inner: Callable[..., Any], reason: str) -> Callable[..., Any]:
         def watched(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -129,23 +142,21 @@ class Watch(TorchDispatchMode):
         if not hasattr(func, "_schema"):
             self.reason = self.reason or f"it uses {func}, which cannot be watched"
             return func(*args, **kwargs)
-        written = _written(func, args, kwargs)
+        written = written_by(func, args, kwargs)
         for tensor in written:
-            self._save(tensor)
+            self.save(tensor)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         touched = [tensor for tensor in tensors if self.depends(tensor)]
-        if touched and torch.Tag.data_dependent_output in func.tags:
-            self.reason = (
-                self.reason or "it takes a decision, or a Python number, from the values of the batch"
-            )
-        self._check_chance(func, tensors)
+        self._check_decision(func, tensors, touched)
         shapes = tuple(tuple(tensor.shape) for tensor in touched)
         random = is_random(func, args, kwargs)
         out = constant_instead(func, args, kwargs) if random else func(*args, **kwargs)
         results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
         name = name_of(func)
-        if random or any(_key(tensor) in self._from_chance for tensor in tensors):
-            self._from_chance.update((_key(tensor), tensor) for tensor in results)
+        if random or any(storage_key(tensor) in self._from_chance for tensor in tensors):
+            self._from_chance.update((storage_key(tensor), tensor) for tensor in results)
+        elif any(storage_key(tensor) in self._from_state for tensor in tensors):
+            self._from_state.update((storage_key(tensor), tensor) for tensor in results)
         if touched and not _makes_new(name):
             for tensor in (*results, *written):
                 self._mark(tensor)
@@ -166,30 +177,43 @@ class Watch(TorchDispatchMode):
             )
         return out
 
-    def _check_chance(self, func: Any, tensors: Sequence[Tensor]) -> None:
-        """What stands in for a random number must not choose the way, or the order of the samples."""
-        if not any(_key(tensor) in self._from_chance for tensor in tensors):
-            return
-        if torch.Tag.data_dependent_output in func.tags:
+    def _check_decision(self, func: Any, tensors: Sequence[Tensor], touched: Sequence[Tensor]) -> None:
+        """A decision must not hang on what is another thing in a part of the batch, or at a later call."""
+        by_chance = any(storage_key(tensor) in self._from_chance for tensor in tensors)
+        if torch.Tag.data_dependent_output not in func.tags:
+            if by_chance and name_of(func) in _ORDERING:
+                self.reason = self.reason or "it orders samples by random numbers"
+        elif touched:
+            self.reason = (
+                self.reason or "it takes a decision, or a Python number, from the values of the batch"
+            )
+        elif by_chance:
             self.reason = self.reason or "it takes a decision by a random number"
-        elif name_of(func) in _ORDERING:
-            self.reason = self.reason or "it orders samples by random numbers"
+        elif any(storage_key(tensor) in self._from_state for tensor in tensors) and not _by_a_layer():
+            self.reason = (
+                self.reason or "it takes a decision, or a Python number, from a parameter or a buffer"
+            )
 
     def _mark(self, tensor: Tensor) -> None:
-        self._from_batch[_key(tensor)] = tensor  # the reference keeps the storage, and so the key, taken
-
-    def _save(self, tensor: Tensor) -> None:
-        key = _key(tensor)
-        if key in self._state and key not in self._saved:
-            original = self._state[key][1]
-            self._saved[key] = (original, original.detach().clone())
+        self._from_batch[storage_key(tensor)] = (
+            tensor  # the reference keeps the storage, and so the key, taken
+        )
 
 
-def _key(tensor: Tensor) -> int:
-    """The storage: views and in-place operators share it."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        return id(tensor)
-    return tensor.untyped_storage()._cdata
+def _by_a_layer() -> bool:
+    """Whether one of torch's own layers asks: batch norm reads its count, and decides nothing by it."""
+    frame = sys._getframe(3)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.startswith("torch.nn.modules.") or not is_torch(name):
+            return name.startswith("torch.nn.modules.") and not name.endswith(".module")
+        frame = frame.f_back
+    return False
+
+
+def is_torch(module: str) -> bool:
+    """Whether code of this module is torch's or ours."""
+    return module.partition(".")[0] in ("torch", "xl")
 
 
 def _makes_new(name: str) -> bool:
@@ -209,12 +233,3 @@ def _reduction(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int 
             value = args[index] if index < len(args) else kwargs.get("reduction", argument.default_value)
             return int(value)
     return None
-
-
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    found: list[Tensor] = []
-    for index, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[index] if index < len(args) else kwargs.get(argument.name)
-            found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
-    return found

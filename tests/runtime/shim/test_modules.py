@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -271,3 +272,145 @@ def test_inference_mode(ranks: Ranks) -> None:
     seen = ranks(2, plain, script)[0]
     assert seen.value == pytest.approx(alone, rel=1e-9)
     assert seen.report.share == 1
+
+
+class Body(nn.Module):
+    """Two layers and what a test does with their output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = mlp(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.body(x))
+
+    def after(self, h: Tensor) -> Tensor:
+        return h
+
+
+def check_equal(ranks: Ranks, script: Callable[[], list[float]], share: float, reason: str = "") -> None:
+    alone = ranks(1, plain, script)[0].value
+    for seen in ranks(2, plain, script):
+        assert seen.value == pytest.approx(alone, rel=1e-9)
+        assert seen.report.share == pytest.approx(share), reasons(seen.report)
+        assert reason in reasons(seen.report)
+
+
+@pytest.mark.parametrize("size", [17, 23, 40])
+def test_another_way_for_many_samples(ranks: Ranks, size: int) -> None:
+    """A module is tried on few samples; what it does with more is tried at the real size."""
+
+    def script() -> list[float]:
+        class Net(Body):
+            def after(self, h: Tensor) -> Tensor:
+                return h - h.mean(0) if len(h) > 16 else h
+
+        return step(Net(), torch.randn(size, 6))
+
+    check_equal(ranks, script, 0, "a whole batch is not that of its parts")
+
+
+def test_batch_norm_of_ghost_batches(ranks: Ranks) -> None:
+    def script() -> list[float]:
+        class Net(Body):
+            def __init__(self) -> None:
+                super().__init__()
+                self.norm = nn.BatchNorm1d(6)
+
+            def after(self, h: Tensor) -> Tensor:
+                return torch.cat([self.norm(part) for part in h.split(16)])
+
+        model = Net()
+        return step(model, torch.randn(40, 6)) + step(model, torch.randn(40, 6))
+
+    check_equal(ranks, script, 0, "different conclusions")
+
+
+def test_sizes_between_those_tried_are_trusted(ranks: Ranks) -> None:
+    def script() -> list[float]:
+        model = mlp(6, 8, 3)
+        return [float(model(torch.randn(n, 6)).sum()) for n in (*range(4, 44, 5), 17, 18, 22, 39, 90)]
+
+    check_equal(ranks, script, 1)
+
+
+def test_a_share_of_one_row(ranks: Ranks) -> None:
+    def script() -> list[float]:
+        class Net(Body):
+            def after(self, h: Tensor) -> Tensor:
+                return h.squeeze()
+
+        model = Net()
+        return step(model, torch.randn(2, 6)) + step(model, torch.randn(8, 6))
+
+    check_equal(ranks, script, 0.5)
+
+
+PHASES: dict[str, Any] = {"mix": False}
+
+
+@pytest.mark.parametrize("where", ["object", "global", "closure", "class", "negative"])
+def test_settings_outside_of_the_module(ranks: Ranks, where: str) -> None:
+    def script() -> list[float]:
+        PHASES["mix"], captured = False, {"mix": False}
+
+        class Net(Body):
+            mix = False
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.settings, self.phase = SimpleNamespace(mix=False), -1
+
+            def after(self, h: Tensor) -> Tensor:
+                mix = {
+                    "object": self.settings.mix,
+                    "global": PHASES["mix"],
+                    "closure": captured["mix"],
+                    "class": type(self).mix,
+                    "negative": self.phase == -2,
+                }
+                return h - h.mean(0) if mix[where] else h
+
+        model = Net()
+        first = step(model)
+        model.settings.mix = where == "object"
+        PHASES["mix"] = where == "global"
+        captured["mix"] = where == "closure"
+        Net.mix = where == "class"
+        model.phase = -2 if where == "negative" else -1
+        found = first + step(model)
+        PHASES["mix"] = False
+        return found
+
+    check_equal(ranks, script, 0.5, "samples are mixed")
+
+
+def test_outputs_that_are_one_tensor_stay_one(ranks: Ranks) -> None:
+    def script() -> list[float]:
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.body = mlp(6, 6)
+
+            def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+                h = self.body(x)
+                return h, h, x
+
+        model, x = Net(), torch.randn(12, 6)
+        with torch.no_grad():
+            first, second, given = model(x)
+        first.mul_(2)
+        given.add_(1)
+        return [float(second.sum()), float(x.sum())]
+
+    check_equal(ranks, script, 1)
+
+
+def test_a_failing_call_tells_its_own_reason_only(ranks: Ranks, capfd: pytest.CaptureFixture[str]) -> None:
+    def script() -> list[float]:
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            mlp(6, 8, 3)(torch.randn(12, 5))
+        return [1.0]
+
+    check_equal(ranks, script, 0)
+    assert "runs in full" not in capfd.readouterr().err
