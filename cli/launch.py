@@ -47,7 +47,8 @@ def launch(
     scan = scan_script(locate(target, cwd))
     with hold_port(resolved.profile.main_process_port) as listener:
         machine = read_machine(environ, listener.getsockname()[1])
-        plan = make_plan(resolved.profile, resolved.label, target, machine, scan)
+        places = {name: value.origin.place for name, value in resolved.values.items()}
+        plan = make_plan(resolved.profile, resolved.label, target, machine, scan, places)
         if dry_run:
             click.echo(plan.render())
             return 0

@@ -45,7 +45,9 @@ def _forms(values: Values) -> Iterator[XlError]:
         found = values[name]
         if isinstance(found.value, str) and not pattern.fullmatch(found.value.replace(" ", "")):
             yield XlError(
-                f"{name}: {found.value!r} cannot be read", f"{found.origin.place} sets it", f"write {form}"
+                f"{name}: {found.value!r} cannot be read",
+                f"{found.origin.place} sets it, and it does not have the form of this setting",
+                f"write {form}",
             )
 
 

@@ -103,8 +103,10 @@ def recommendation(answers: Answers, offer: Offer) -> Recommendation:
 def total_line(answers: Answers) -> str:
     """The number of processes of the whole job, and how it comes about."""
     machines, each = answers.num_machines, answers.num_processes_per_machine
-    sum_text = f"{_count(machines, 'machine')} x {_count(each, 'process')} each"
-    return f"Total: {sum_text} = {_count(answers.num_processes, 'process')}"
+    total = _count(answers.num_processes, "process")
+    if machines == 1:
+        return f"Total: {total} on one machine"
+    return f"Total: {_count(machines, 'machine')} x {_count(each, 'process')} each = {total}"
 
 
 def settings(answers: Answers) -> dict[str, object]:
@@ -131,15 +133,6 @@ def header(answers: Answers) -> str:
     bound = "at most " if answers.model_parameters == SMALL_PARAMETERS else ""
     model = f"{bound}{short_count(answers.model_parameters)} parameters"
     return f"Made by xl config for {model} and {OPTIMIZER_NAMES[answers.optimizer]}.\n{total_line(answers)}."
-
-
-def not_yet(answers: Answers) -> tuple[str, ...]:
-    """What of the settings this version of xl stores and shows, but refuses to launch."""
-    asked = {
-        f"{answers.num_machines} machines": answers.num_machines > 1,
-        f"backend {_SETTINGS[answers.backend]['backend']}": answers.backend not in ("none", "ddp"),
-    }
-    return tuple(what for what, there in asked.items() if there)
 
 
 def _count(number: int, noun: str) -> str:

@@ -115,7 +115,7 @@ def test_the_question_of_processes_states_the_devices_and_the_total(offer: Offer
     assert list(asked.before(answers, offer)) == [found]
     each = answers.num_processes_per_machine
     total = "1 process" if each == 1 else f"{each} processes"
-    assert asked.after(answers, offer)[0] == f"Total: 1 machine x {total} each = {total}"
+    assert asked.after(answers, offer)[0] == f"Total: {total} on one machine"
 
 
 def test_defaults_follow_the_gpus() -> None:
