@@ -15,7 +15,9 @@ from ..launcher.machine import read_machine
 from ..launcher.planner import make_plan
 from ..launcher.ports import hold_port
 from ..launcher.report import say, split_report
-from ..launcher.scan import locate, scan_script
+from ..launcher.runs import make_run_folder
+from ..launcher.locate import locate
+from ..launcher.scan import scan_script
 from .launch_options import LaunchCommand, collect_flags, launch_options
 
 
@@ -53,6 +55,8 @@ def launch(
             click.echo(plan.render())
             return 0
         plan.check()
+        if plan.log_folder is not None:
+            make_run_folder(plan.log_folder)
         if not quiet:
             for warning in (*resolved.warnings, *plan.warnings):
                 say(f"xl: warning: {warning}")
