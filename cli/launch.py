@@ -10,13 +10,14 @@ from ..configs.env import read_environ
 from ..configs.errors import XlError
 from ..configs.resolve import resolve
 from ..configs.worker import Target
+from ..launcher.descriptors import fill_standard_descriptors
 from ..launcher.executors import execute
+from ..launcher.locate import locate
 from ..launcher.machine import read_machine
 from ..launcher.planner import make_plan
 from ..launcher.ports import hold_port
 from ..launcher.report import say, split_report
 from ..launcher.runs import make_run_folder
-from ..launcher.locate import locate
 from ..launcher.scan import scan_script
 from .launch_options import LaunchCommand, collect_flags, launch_options
 
@@ -43,6 +44,7 @@ def launch(
             "this version of xl starts Python programs only",
             "name the Python file, or -m and its module",
         )
+    fill_standard_descriptors()
     environ, cwd = read_environ(), Path.cwd()
     resolved = resolve(collect_flags(ctx), environ, cwd, profile, config_file)
     target = Target(script, script_args, module)

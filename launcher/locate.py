@@ -101,7 +101,7 @@ def _programs(folder: Path) -> list[Path]:
 
 
 def _meant(name: str, cwd: Path) -> str:
-    """What to type where there is no such file: a module of that name, or the files of near names beside it."""
+    """What to type where there is no such file: a module of that name, or files of near names beside it."""
     if (cwd / f"{name}.py").is_file():
         return f"did you mean {name}.py?"
     if name.replace(".", "").isidentifier() and _find_module(name, cwd)[0] is not None:

@@ -217,6 +217,16 @@ def test_the_line_comes_before_torch_is_imported(tmp_path: Path) -> None:
     assert "importing" in rest
 
 
+def test_closed_streams_are_not_taken_by_others(tmp_path: Path) -> None:
+    """With stdin closed the store's socket got number 0, and rank 0 read from it."""
+    write_script(tmp_path, PLACE + "print(rank, repr(sys.stdin.read()))")
+    xl = [sys.executable, "-m", "xl.cli", "launch", "-q", "--start", "fresh", *TWO, "train.py"]
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", *xl]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 ''\n", "")
+
+
 def test_restarts_are_counted_for_the_job(tmp_path: Path) -> None:
     write_script(
         tmp_path,

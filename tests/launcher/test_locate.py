@@ -47,7 +47,6 @@ def folder(tmp_path: Path) -> Path:
         ("package.none", "check the path"),
         ("..", "is a folder"),
         ("-", "standard input"),
-        ("my nb.ipynb", "jupyter nbconvert --to script 'my nb.ipynb', then xl launch 'my nb.py'"),
         ("ds.json", "xl launch --config-file ds.json SCRIPT"),
         ("run.sh", "its first line asks for /bin/bash"),
     ],
@@ -57,6 +56,14 @@ def test_what_is_no_script(folder: Path, name: str, text: str) -> None:
         locate(Target(name), folder)
     assert text in str(error.value)
     assert error.value.exit_code == 2
+
+
+def test_a_notebook_is_refused_with_the_way_to_a_script(folder: Path) -> None:
+    """P38: its JSON would run as a dictionary, and its cells would not run at all."""
+    with pytest.raises(XlError, match="is a notebook") as error:
+        locate(Target("my nb.ipynb"), folder)
+    assert error.value.fix == "jupyter nbconvert --to script 'my nb.ipynb', then xl launch 'my nb.py'"
+    assert "every process starts the program anew" in error.value.why
 
 
 @pytest.mark.parametrize(
