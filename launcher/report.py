@@ -158,6 +158,10 @@ def _last_lines(log: str, traceback: str) -> list[str]:
     shown = set(traceback.splitlines())
     while lines and _RANK_PREFIX.sub("", lines[-1]) in shown:
         lines.pop()
+    # What was on the line before, such as a prompt, has the traceback's first line behind it.
+    first = traceback.partition("\n")[0]
+    if first and lines and lines[-1].endswith(first):
+        lines[-1] = lines[-1][: -len(first)]
     return lines[-LAST_LINES:]
 
 

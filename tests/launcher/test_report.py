@@ -108,3 +108,10 @@ def test_some_alike(tmp_path: Path) -> None:
     report = failure_report(failures[0], failures[1:])
     assert report.startswith("xl: ranks 1, 2 failed alike with exit code 1: ValueError: m\nT\n")
     assert report.count("T\n") == 1
+
+
+def test_a_traceback_behind_a_prompt_is_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / "1.log").write_text("name? error: m\nwhy:   n\n")
+    report = failure_report(Failure(start(tmp_path), 2, 1.0, "m", "error: m\nwhy:   n\n"), [])
+    assert report.count("error: m") == 1
+    assert "  name? \n" in report
