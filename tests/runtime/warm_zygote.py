@@ -1,7 +1,7 @@
-"""A process with torch imported that plays launcher: it forks a zygote for each program, which forks a worker.
+"""Plays launcher with torch imported: forks a zygote for each program, which forks a worker that runs it.
 
-What a launch costs most is the import of torch. Here it happens once for many programs; what follows, from the
-zygote's loop to the worker's end, is xl's own code. The launcher's side is for tests/launch to test.
+What a launch costs most is the import of torch. Here it happens once for many programs; what follows, from
+the zygote's loop to the worker's end, is xl's own code. The launcher's side is for tests/launch to test.
 """
 
 from __future__ import annotations
