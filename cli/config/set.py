@@ -109,9 +109,14 @@ def _target(active: str | None, named: str | None) -> Path:
             "xl config set --profile NAME KEY VALUE, or xl config use NAME first",
         )
     if named is None and name not in paths.user_profiles(environ):
+        preset = name in paths.presets()
         raise XlError(
-            f"the active profile {name} is not yours to change",
-            "it is a preset, or its file is gone",
-            f"xl config set --profile NAME preset {name} KEY VALUE starts a profile from it",
+            f"the active profile {name} cannot be changed",
+            "it is a preset that xl brings"
+            if preset
+            else f"there is no file of it in {paths.writable_home(environ) / 'profiles'}",
+            f"xl config set --profile NAME preset {name} KEY VALUE starts a profile from it"
+            if preset
+            else f"xl config set --profile {name} KEY VALUE makes it anew, xl config use chooses another",
         )
     return paths.profile_path(environ, name)

@@ -87,7 +87,7 @@ def test_set_makes_and_changes_a_profile(cli: Cli) -> None:
         (["seed"], "seed has no value"),
         (["seed="], "or null to ask for the default"),
         (["fsdp", "no"], "fsdp is a section, not a setting"),
-        (["machine_rank", "3"], "ranks go from 0 to 0"),
+        (["machine_rank", "3"], "num_machines is the default"),
         (["preset", "zero9"], "there is no preset zero9"),
     ],
 )
@@ -139,6 +139,16 @@ def test_set_does_not_touch_a_preset(cli: Cli) -> None:
     outcome = cli.run("config", "set", "seed", "1")
     assert outcome.code == 2
     assert "--profile NAME preset zero3" in outcome.err
+    assert "it is a preset that xl brings" in outcome.err
+
+
+def test_set_says_when_the_active_profile_is_gone(cli: Cli) -> None:
+    cli.profile("big", "seed: 1\n", active=True).unlink()
+    outcome = cli.run("config", "set", "seed", "2")
+    assert outcome.code == 2
+    assert "there is no file of it in" in outcome.err
+    assert cli.run("config", "set", "--profile", "big", "seed", "2").code == 0
+    assert cli.run("config", "set", "seed", "3").code == 0
 
 
 def test_set_takes_negative_looking_values(cli: Cli) -> None:
@@ -277,7 +287,7 @@ def test_import_reports_each_key_once(cli: Cli) -> None:
     ("text", "words"),
     [
         ("distributed_type: MULTI_GPU\nuse_cpu: true\n", "two values for cpu: false and true"),
-        ("use_cpu: true\nmachine_rank: 3\n", "machine_rank=3 does not fit 1 machines"),
+        ("use_cpu: true\nmachine_rank: 3\n", "machine_rank=3 does not fit num_machines=1"),
         (
             "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: none.json}\n",
             "none.json does not exist",
