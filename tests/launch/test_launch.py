@@ -32,6 +32,8 @@ dist.all_reduce(total)
 """
 )
 TWO = ["--cpu", "--num-processes", "2"]
+FRESH = ["--start", "fresh"]
+"""Without the import of torch, where it does not matter how a worker starts."""
 
 
 @pytest.fixture
@@ -183,7 +185,7 @@ def test_a_rank_killed_from_outside_is_the_cause(tmp_path: Path) -> None:
 
 def test_what_rank_0_has_shown_is_not_shown_again(tmp_path: Path) -> None:
     write_script(tmp_path, PLACE + "if rank == 0:\n    raise ValueError('once')\ntime.sleep(100)")
-    launch = finished(tmp_path, [*TWO, "train.py"])
+    launch = finished(tmp_path, [*TWO, *FRESH, "train.py"])
     assert launch.text().count("Traceback") == 1
 
 
@@ -220,7 +222,7 @@ def test_the_line_comes_before_torch_is_imported(tmp_path: Path) -> None:
 def test_closed_streams_are_not_taken_by_others(tmp_path: Path) -> None:
     """With stdin closed the store's socket got number 0, and rank 0 read from it."""
     write_script(tmp_path, PLACE + "print(rank, repr(sys.stdin.read()))")
-    xl = [sys.executable, "-m", "xl.cli", "launch", "-q", "--start", "fresh", *TWO, "train.py"]
+    xl = [sys.executable, "-m", "xl.cli", "launch", "-q", *FRESH, *TWO, "train.py"]
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
     command = ["sh", "-c", 'exec "$@" <&-', "sh", *xl]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
@@ -336,7 +338,7 @@ def test_nohup_is_respected(tmp_path: Path, started: list[Launch]) -> None:
 def test_lines_of_several_ranks_stay_whole(tmp_path: Path) -> None:
     """P21: long lines of 4 ranks at once; each begins with host:rank and none is torn."""
     write_script(tmp_path, PLACE + "for i in range(50):\n    print(str(rank) * 5000, flush=True)")
-    launch = finished(tmp_path, ["--cpu", "--num-processes", "4", "--tee", "3", "train.py"])
+    launch = finished(tmp_path, ["--cpu", *FRESH, "--num-processes", "4", "--tee", "3", "train.py"])
     assert launch.wait() == 0
     host = socket.gethostname()
     lines = launch.out.read_text().splitlines()
@@ -346,7 +348,7 @@ def test_lines_of_several_ranks_stay_whole(tmp_path: Path) -> None:
 
 def test_rank_0_is_shown_and_every_rank_is_logged(tmp_path: Path) -> None:
     write_script(tmp_path, PLACE + "print('out', rank)\nprint('err', rank, file=sys.stderr)")
-    launch = finished(tmp_path, [*TWO, "--log-dir", "logs", "train.py"])
+    launch = finished(tmp_path, [*TWO, *FRESH, "--log-dir", "logs", "train.py"])
     assert launch.out.read_text() == "out 0\n"
     assert "err 0" in launch.err.read_text()
     assert "err 1" not in launch.err.read_text()
@@ -393,7 +395,7 @@ def test_rank_0_reads_standard_input(tmp_path: Path) -> None:
 
 def test_a_line_names_what_is_about_to_run(tmp_path: Path) -> None:
     write_script(tmp_path, PLACE)
-    launch = finished(tmp_path, [*TWO, "train.py"])
+    launch = finished(tmp_path, [*TWO, *FRESH, "train.py"])
     (line,) = launch.err.read_text().splitlines()
     assert re.fullmatch(
         r"xl: profile none · 2 processes on CPU · backend ddp · precision no · logs .*/xl/runs/\S+", line
