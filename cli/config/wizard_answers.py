@@ -32,7 +32,7 @@ STRATEGIES: Mapping[BackendChoice, Strategy] = {
     "zero3-offload": "zero3",
 }
 
-_SETTINGS: Mapping[BackendChoice, Mapping[str, object]] = {
+BACKEND_SETTINGS: Mapping[BackendChoice, Mapping[str, object]] = {
     "none": {"backend": "none"},
     "ddp": {"backend": "ddp"},
     "fsdp": {"backend": "fsdp"},
@@ -123,7 +123,7 @@ def settings(answers: Answers) -> dict[str, object]:
     values.update({key: value for key, value in optional.items() if value is not None})
     values["cpu"] = answers.device == "cpu"
     values["mixed_precision"] = answers.mixed_precision
-    values.update(_SETTINGS[answers.backend])
+    values.update(BACKEND_SETTINGS[answers.backend])
     values["gradient_accumulation_steps"] = answers.gradient_accumulation_steps
     return values
 

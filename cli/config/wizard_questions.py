@@ -14,7 +14,9 @@ from ...configs.sizing import (
     memory_need,
     usable,
 )
+from ...configs.unbuilt import unbuilt
 from .wizard_answers import (
+    BACKEND_SETTINGS,
     STRATEGIES,
     Answers,
     BackendChoice,
@@ -119,7 +121,8 @@ def _backend_title(name: BackendChoice, answers: Answers, offer: Offer) -> str:
         need = memory_need(answers.model, STRATEGIES[name], answers.num_processes).total
         memory, where = devices.memory_bytes, "each"
     verdict = "" if memory is None or need <= usable(memory) else ", too much"
-    return f"{_BACKENDS[name]}: {gib(need)} {where}{verdict}"
+    later = "; not launched yet" if unbuilt(BACKEND_SETTINGS[name]) else ""
+    return f"{_BACKENDS[name]}: {gib(need)} {where}{verdict}{later}"
 
 
 def _recommended(answers: Answers, offer: Offer) -> str:

@@ -323,3 +323,11 @@ def test_the_file_says_what_it_is_for() -> None:
     assert header(replace(BASE, model_parameters=7 * 10**9)) == (
         "Made by xl config for 7B parameters and AdamW.\nTotal: 2 machines x 4 processes each = 8 processes."
     )
+
+
+def test_the_menu_says_which_backends_are_not_launched_yet() -> None:
+    choices = question("backend").choices
+    assert choices is not None
+    titles = {it.value: it.title for it in choices(Answers(num_processes_per_machine=2), CPU)}
+    later = {name for name, title in titles.items() if title.endswith("; not launched yet")}
+    assert later == set(titles) - {"ddp", "none"}
