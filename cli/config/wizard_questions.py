@@ -104,11 +104,11 @@ def _why_not(name: BackendChoice, answers: Answers, offer: Offer) -> str | None:
 
 _BACKENDS: dict[BackendChoice, str] = {
     "ddp": "whole model on each device",
-    "fsdp": "sharded over the devices",
-    "fsdp-offload": "sharded, kept in RAM",
-    "zero2": "DeepSpeed, parameters whole",
-    "zero3": "DeepSpeed, sharded",
-    "zero3-offload": "DeepSpeed, kept in RAM",
+    "fsdp": "sharded on devices",
+    "fsdp-offload": "sharded, in RAM",
+    "zero2": "DeepSpeed ZeRO 2",
+    "zero3": "DeepSpeed ZeRO 3",
+    "zero3-offload": "DeepSpeed ZeRO 3, in RAM",
     "none": "one process, nothing to distribute",
 }
 
@@ -121,7 +121,7 @@ def _backend_title(name: BackendChoice, answers: Answers, offer: Offer) -> str:
         need = memory_need(answers.model, STRATEGIES[name], answers.num_processes).total
         memory, where = devices.memory_bytes, " each"
     verdict = "" if memory is None or need <= usable(memory) else ", too much"
-    later = "; not launched yet" if unbuilt(BACKEND_SETTINGS[name]) else ""
+    later = "; not built yet" if unbuilt(BACKEND_SETTINGS[name]) else ""
     return f"{_BACKENDS[name]}: {gib(need)}{where}{verdict}{later}"
 
 

@@ -329,5 +329,5 @@ def test_the_menu_says_which_backends_are_not_launched_yet() -> None:
     choices = question("backend").choices
     assert choices is not None
     titles = {it.value: it.title for it in choices(Answers(num_processes_per_machine=2), CPU)}
-    later = {name for name, title in titles.items() if title.endswith("; not launched yet")}
+    later = {name for name, title in titles.items() if title.endswith("; not built yet")}
     assert later == set(titles) - {"ddp", "none"}
