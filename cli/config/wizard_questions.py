@@ -108,7 +108,7 @@ _BACKENDS: dict[BackendChoice, str] = {
     "fsdp-offload": "sharded, in RAM",
     "zero2": "DeepSpeed ZeRO 2",
     "zero3": "DeepSpeed ZeRO 3",
-    "zero3-offload": "DeepSpeed ZeRO 3, in RAM",
+    "zero3-offload": "DeepSpeed ZeRO 3 in RAM",
     "none": "one process, nothing to distribute",
 }
 
