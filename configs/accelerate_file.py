@@ -294,9 +294,8 @@ def _gpus_beside_cpu(reading: Reading) -> Iterator[Row]:
     cpu, gpus = (reading.values.get(name) for name in ("cpu", "gpu_ids"))
     if cpu and cpu.value is True and gpus and gpus.value is not None:
         del reading.values["gpu_ids"]
-        yield Row(
-            "gpu_ids", gpus.line, "warned", f"{gpus.value} is left out: line {cpu.line} asks for the CPU"
-        )
+        status: Status = "default" if gpus.value == "all" else "warned"
+        yield Row("gpu_ids", gpus.line, status, f"{gpus.value} is left out: line {cpu.line} asks for the CPU")
 
 
 def _one_process(reading: Reading) -> Iterator[Row]:

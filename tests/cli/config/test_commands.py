@@ -267,7 +267,7 @@ def test_import_leaves_out_gpus_where_the_cpu_trains(cli: Cli) -> None:
     cli.write("acc.yaml", "distributed_type: MULTI_CPU\ngpu_ids: all\nuse_cpu: true\nnum_processes: 2\n")
     outcome = cli.run("config", "import", "acc.yaml")
     assert outcome.code == 0
-    assert "warned   acc.yaml:2  gpu_ids: all is left out: line 3 asks for the CPU" in outcome.out
+    assert "default  acc.yaml:2  gpu_ids: all is left out: line 3 asks for the CPU" in outcome.out
     assert "does not launch" not in outcome.out
     assert cli.run("config", "validate", str(cli.home / "profiles/acc.yaml")).code == 0
     assert cli.run("config", "explain", "--config-file", "acc.yaml").code == 0
