@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -268,6 +267,8 @@ def _dashes(name: str) -> str:
 
 def _named_only(heading: str, flags: Sequence[str], width: int) -> str:
     """The flags in a paragraph; click's own wrapping would break them at their dashes."""
+    import textwrap
+
     text = f"{heading}: {', '.join(flags)}"
     return (
         textwrap.fill(
