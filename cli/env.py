@@ -21,7 +21,7 @@ from ..launcher.hardware.snapshot import read_hardware
 from ..launcher.hardware.software import read_software
 from ..launcher.hardware.variables import training_variables
 from .env_report import Report, Section, as_data, sections
-from .env_settings import settings_files, wishes_of
+from .env_settings import settings_files, settings_findings, wishes_of
 
 _COLOURS: Mapping[Severity, str] = {"error": "red", "warning": "yellow", "note": "cyan"}
 _NOTHING_WRONG = "nothing wrong found"
@@ -54,7 +54,8 @@ def gather(environ: Mapping[str, str], cwd: Path) -> Report:
     hardware = read_hardware(environ, {"logs of runs": paths.runs_folder(environ), "working directory": cwd})
     software = read_software()
     files = settings_files(environ, cwd)
-    findings = find_problems(Facts(hardware, software, environ, wishes_of(files)))
+    settings = tuple(settings_findings(environ, cwd))
+    findings = find_problems(Facts(hardware, software, environ, wishes_of(files), settings))
     return Report(hardware, software, files, training_variables(environ), findings)
 
 

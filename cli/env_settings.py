@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..configs import paths
-from ..configs.errors import XlError
+from ..configs.env import OWN_VARIABLES
+from ..configs.errors import XlError, XlErrors
 from ..configs.project import find_project_file
-from ..launcher.findings import Wishes
+from ..launcher.findings import Finding, Wishes
 from ..launcher.hardware.variables import masked
 
 
@@ -61,6 +62,38 @@ def wishes_of(files: tuple[SettingsFile, ...]) -> Wishes | None:
         cpu=cpu if isinstance(cpu := values.get("cpu"), bool) else None,
         mixed_precision=str(values.get("mixed_precision") or "no"),
         num_machines=machines,
+    )
+
+
+def settings_findings(environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
+    """What a launch from here would refuse or ignore of the settings in files and `XL_*` variables."""
+    project = find_project_file(cwd)
+    if project and project.why_not:
+        what = f"{project.path} is ignored"
+        yield Finding("project-file-ignored", "warning", what, project.why_not, project.fix)
+    if not _says_anything(environ, cwd):
+        return
+    from ..configs.resolve import resolve
+    from ..configs.unbuilt import unbuilt
+
+    try:
+        resolved = resolve({}, environ, cwd)
+    except XlError as error:
+        problems = error.problems if isinstance(error, XlErrors) else (error,)
+        for problem in problems:
+            yield Finding("settings-invalid", "error", problem.what, problem.why, problem.fix)
+        return
+    values = {name: value.value for name, value in resolved.values.items()}
+    places = {name: value.origin.place for name, value in resolved.values.items()}
+    for problem in unbuilt(values, places):
+        yield Finding("settings-not-launched", "warning", problem.what, problem.why, problem.fix)
+
+
+def _says_anything(environ: Mapping[str, str], cwd: Path) -> bool:
+    """Whether there is a setting to check, for which far more has to be imported."""
+    own = {*OWN_VARIABLES} - {"XL_PROFILE", "XL_CONFIG_FILE"}
+    return any(name.startswith("XL_") and name not in own for name in environ) or bool(
+        settings_files(environ, cwd)
     )
 
 

@@ -10,12 +10,15 @@ from ..configs.env import read_environ
 from ..configs.errors import XlError
 from ..configs.resolve import resolve
 from ..configs.worker import Target
+from ..launcher.descriptors import fill_standard_descriptors
 from ..launcher.executors import execute
+from ..launcher.locate import locate
 from ..launcher.machine import read_machine
 from ..launcher.planner import make_plan
 from ..launcher.ports import hold_port
 from ..launcher.report import say, split_report
-from ..launcher.scan import locate, scan_script
+from ..launcher.runs import make_run_folder
+from ..launcher.scan import scan_script
 from .launch_options import LaunchCommand, collect_flags, launch_options
 
 
@@ -41,17 +44,21 @@ def launch(
             "this version of xl starts Python programs only",
             "name the Python file, or -m and its module",
         )
+    fill_standard_descriptors()
     environ, cwd = read_environ(), Path.cwd()
     resolved = resolve(collect_flags(ctx), environ, cwd, profile, config_file)
     target = Target(script, script_args, module)
     scan = scan_script(locate(target, cwd))
     with hold_port(resolved.profile.main_process_port) as listener:
         machine = read_machine(environ, listener.getsockname()[1])
-        plan = make_plan(resolved.profile, resolved.label, target, machine, scan)
+        places = {name: value.origin.place for name, value in resolved.values.items()}
+        plan = make_plan(resolved.profile, resolved.label, target, machine, scan, places)
         if dry_run:
             click.echo(plan.render())
             return 0
         plan.check()
+        if plan.log_folder is not None:
+            make_run_folder(plan.log_folder)
         if not quiet:
             for warning in (*resolved.warnings, *plan.warnings):
                 say(f"xl: warning: {warning}")

@@ -13,11 +13,14 @@ from click.core import ParameterSource
 from ..configs.errors import XlError, raise_all
 from ..configs.keys import OTHER_NAMES, Key, all_keys, nearest_key, parse, parse_mapping
 from ..configs.layers import Flags, printed
+from ..configs.unbuilt import choices_to_come, is_unbuilt
 from .refused_flags import refusal
 
 F = TypeVar("F", bound=Callable[..., object])
 
-_META = "xl.flags"
+_META, _EVERYTHING = "xl.flags", "xl.help_all"
+_WIDEST_FLAG = 34
+"""Columns; the words of a longer flag begin on the next line."""
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
@@ -188,10 +191,13 @@ def _help(key: Key) -> str:
     text = key.description
     if key.kind == "choice" and _metavar(key) == "WORD":
         text += f" One of {', '.join(str(choice) for choice in key.choices)}."
-    if key.default is None or key.default == () or key.kind == "mapping":
+    if is_unbuilt(key.name):
+        text += " Not in this version."
+    elif to_come := choices_to_come(key.name, key.choices):
+        text += f" Not in this version: {', '.join(to_come)}."
+    if key.default in (None, (), False) or key.kind == "mapping":
         return text
-    default = str(key.default).lower() if isinstance(key.default, bool) else key.default
-    return f"{text}  [{default}]"
+    return f"{text} [{'true' if key.default is True else key.default}]"
 
 
 def setting_parameters() -> Iterator[click.Option]:
@@ -228,14 +234,25 @@ class SettingsCommand(click.Command):
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options below their headings; those that a launch refuses by their names only, at the end."""
         groups: dict[str, list[tuple[str, str]]] = {}
+        unbuilt: dict[str, list[str]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
-            if record is not None:
-                groups.setdefault(getattr(param, "heading", "Options"), []).append(record)
+            heading = str(getattr(param, "heading", "Options"))
+            if record is None:
+                continue
+            if isinstance(param, _Setting) and is_unbuilt(param.key.name) and not ctx.meta.get(_EVERYTHING):
+                unbuilt.setdefault(heading, []).append(param.key.flag)
+            else:
+                groups.setdefault(heading, []).append(record)
         for heading in sorted(groups, key=_position):
             with formatter.section(heading):
-                formatter.write_dl(groups[heading])
+                formatter.write_dl(groups[heading], col_max=_WIDEST_FLAG)
+        if unbuilt:
+            with formatter.section("Not in this version (profiles keep them, xl launch refuses them)"):
+                for heading in sorted(unbuilt, key=_position):
+                    formatter.write(_named_only(heading, unbuilt[heading], formatter.width))
 
 
 class LaunchCommand(SettingsCommand):
@@ -248,8 +265,26 @@ def _dashes(name: str) -> str:
     return name.replace("_", "-")
 
 
+def _named_only(heading: str, flags: Sequence[str], width: int) -> str:
+    """The flags in a paragraph; click's own wrapping would break them at their dashes."""
+    import textwrap
+
+    text = f"{heading}: {', '.join(flags)}"
+    return (
+        textwrap.fill(
+            text,
+            width,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+        + "\n"
+    )
+
+
 def _position(heading: str) -> int:
-    order = ["Options", "Profiles", *(name for name, _ in GROUPS)]
+    order = [*(name for name, _ in GROUPS[:2]), "Options", "Profiles", *(name for name, _ in GROUPS[2:])]
     return order.index(heading) if heading in order else len(order)
 
 
@@ -292,9 +327,24 @@ def setting_options(command: F) -> F:
         ),
         _option("--profile", heading="Profiles", metavar="NAME", help="Profile or preset to use."),
     )
-    for decorate in named:
+    everything = click.option(
+        "--help-all",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_help_all,
+        help="Describe every option, those not in this version, too.",
+    )
+    for decorate in (*named, everything):
         command = decorate(command)
     return command
+
+
+def _help_all(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[_EVERYTHING] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 def launch_options(command: F) -> F:
@@ -312,7 +362,7 @@ def launch_options(command: F) -> F:
         ),
         click.option("-q", "--quiet", is_flag=True, help="Print nothing but the script's output and errors."),
         click.option("--dry-run", is_flag=True, help="Print what would run, and run nothing."),
-        click.option("--no-python", is_flag=True, help="SCRIPT is a program, not a Python file."),
+        click.option("--no-python", is_flag=True, help="SCRIPT is no Python program. Not in this version."),
         click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m."),
     )
     for decorate in own:

@@ -9,6 +9,7 @@ from typing import Literal
 from .errors import XlError
 from .files import Document, Entry, mapping
 from .keys import all_keys, check, parse
+from .layers import printed
 
 Status = Literal["mapped", "default", "warned", "refused"]
 
@@ -133,12 +134,32 @@ class Reading:
         try:
             if isinstance(value, str) and known.kind in ("whole", "number", "bool"):
                 value = parse(known, value, place)
-            self.values[ours] = Entry(check(known, value, place), line)
+            wanted = check(known, value, place)
         except XlError as problem:
             self.problems.append(problem)
             self.rows.append(Row(key, line, "refused", problem.what))
             return
-        self.rows.append(Row(key, line, "mapped", f"{ours}: {self.values[ours].value}"))
+        self._take(key, line, ours, wanted)
+
+    def _take(self, key: str, line: int, ours: str, wanted: object) -> None:
+        before, place = self.values.get(ours), f"{self.shown}:{line}"
+        if before is not None and before.value != wanted:
+            self.problems.append(
+                XlError(
+                    f"two values for {ours}: {printed(before.value)} and {printed(wanted)}",
+                    f"{self.shown}:{before.line} says the one, {place} ({key}) the other",
+                    f"correct one of the two lines of {self.shown}",
+                )
+            )
+            self.rows.append(
+                Row(key, line, "refused", f"{ours}: {printed(wanted)} contradicts line {before.line}")
+            )
+            return
+        self.values[ours] = Entry(wanted, line)
+        text = f"{ours}: {printed(wanted)}"
+        if self.rows and self.rows[-1].key == key:  # one key that says several things
+            text = f"{self.rows.pop().text}, {text}"
+        self.rows.append(Row(key, line, "mapped", text))
 
     def ignore(self, key: str, line: int) -> None:
         self.rows.append(Row(key, line, "default", "asks for nothing"))
@@ -263,12 +284,21 @@ def _none_word(ours: str, value: object) -> object:
 
 
 def _settle(reading: Reading) -> None:
-    """What several keys say together."""
-    for row in _contradictions(reading):
-        reading.rows.append(row)
+    """What several keys say together; a row of it takes the place of the key's own."""
+    for new in (*_one_process(reading), *_gpus_beside_cpu(reading)):
+        reading.rows = [new if row.key == new.key else row for row in reading.rows]
 
 
-def _contradictions(reading: Reading) -> Iterator[Row]:
+def _gpus_beside_cpu(reading: Reading) -> Iterator[Row]:
+    """Accelerate writes `gpu_ids: all` in any case, and does not look at it where `use_cpu` is true."""
+    cpu, gpus = (reading.values.get(name) for name in ("cpu", "gpu_ids"))
+    if cpu and cpu.value is True and gpus and gpus.value is not None:
+        del reading.values["gpu_ids"]
+        status: Status = "default" if gpus.value == "all" else "warned"
+        yield Row("gpu_ids", gpus.line, status, f"{gpus.value} is left out: line {cpu.line} asks for the CPU")
+
+
+def _one_process(reading: Reading) -> Iterator[Row]:
     backend, count = (reading.values.get(name) for name in ("backend", "num_processes"))
     if backend and backend.value == "none" and count and isinstance(count.value, int) and count.value > 1:
         reading.values["backend"] = Entry("ddp", backend.line)

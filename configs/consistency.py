@@ -45,7 +45,9 @@ def _forms(values: Values) -> Iterator[XlError]:
         found = values[name]
         if isinstance(found.value, str) and not pattern.fullmatch(found.value.replace(" ", "")):
             yield XlError(
-                f"{name}: {found.value!r} cannot be read", f"{found.origin.place} sets it", f"write {form}"
+                f"{name}: {found.value!r} cannot be read",
+                f"{found.origin.place} sets it, and it does not have the form of this setting",
+                f"write {form}",
             )
 
 
@@ -65,11 +67,18 @@ def _totals(values: Values, ranks: Ranks) -> Iterator[XlError]:
         values["num_processes"] = _overruled(total, each)
     else:
         yield XlError(
-            f"num_processes={total.value} does not fit {machines.value} machines of {each.value} processes",
+            f"num_processes={total.value} does not fit num_machines={machines.value} with "
+            f"num_processes_per_machine={each.value}",
             f"{total.origin.place} sets the total, {each.origin.place} sets the number for each machine, "
-            f"num_machines comes from {machines.origin.place}",
+            + _whence("num_machines", machines),
             f"write num_processes: {product}, or leave one of the two out",
         )
+
+
+def _whence(what: str, value: Value) -> str:
+    if value.origin.kind == "default":
+        return f"{what} is the default"
+    return f"{what} comes from {value.origin.place}"
 
 
 def _overruled(loser: Value, winner: Value) -> Value:
@@ -81,9 +90,9 @@ def _machines(values: Values) -> Iterator[XlError]:
     count = machines.value
     if isinstance(rank.value, int) and isinstance(count, int) and rank.value >= count:
         yield XlError(
-            f"machine_rank={rank.value} does not fit {count} machines",
-            f"{rank.origin.place} sets the rank, num_machines comes from {machines.origin.place}",
-            f"ranks go from 0 to {count - 1}; pass --num-machines {rank.value + 1} if there are more",
+            f"machine_rank={rank.value} does not fit num_machines={count}",
+            f"{rank.origin.place} sets the rank, {_whence('num_machines', machines)}",
+            f"pass --machine-rank with 0 to {count - 1}, or --num-machines {rank.value + 1}",
         )
     named = len(cast("tuple[str, ...]", hosts.value or ()))
     if named and machines.origin.kind != "default" and named != count:
@@ -110,14 +119,14 @@ def _offload(values: Values) -> Iterator[XlError]:
     if param.value not in ("none", None) and stage.value != 3:
         yield XlError(
             f"offload_param_device={param.value} needs ZeRO stage 3",
-            f"{param.origin.place} sets the device, stage {stage.value} comes from {stage.origin.place}",
+            f"{param.origin.place} sets the device, {_whence(f'stage {stage.value}', stage)}",
             "pass --zero-stage 3, or --offload-param-device none",
         )
     optimizer = values["deepspeed.offload_optimizer_device"]
     if optimizer.value not in ("none", None) and stage.value == 0:
         yield XlError(
             f"offload_optimizer_device={optimizer.value} needs ZeRO stage 1 or more",
-            f"{optimizer.origin.place} sets the device, stage 0 comes from {stage.origin.place}",
+            f"{optimizer.origin.place} sets the device, {_whence('stage 0', stage)}",
             "pass --zero-stage 2, or --offload-optimizer-device none",
         )
     if values["deepspeed.config_file"].value is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,6 +36,15 @@ _MARKS = {
 def is_deepspeed(document: Document) -> bool:
     """Whether the file holds DeepSpeed's keys."""
     return bool(_MARKS & document.entries.keys())
+
+
+def not_settings(document: Document) -> XlError:
+    """The error for a DeepSpeed file where settings of xl are expected."""
+    return XlError(
+        f"{document.shown} is a DeepSpeed config, not a settings file of xl",
+        f"it holds DeepSpeed's own keys ({', '.join(sorted(_MARKS & document.entries.keys()))})",
+        f"xl config import {shlex.quote(document.shown)} makes a profile that names it",
+    )
 
 
 def settings(document: Document) -> tuple[dict[str, Value], list[XlError]]:

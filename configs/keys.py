@@ -209,8 +209,8 @@ def parse(key: Key, text: str, place: str) -> object:
     if word == "" and key.kind != "mapping" and not key.name.startswith("env."):
         raise XlError(
             f"{key.name}: the value is empty",
-            f"{place} sets it to nothing, {key.expected} is needed",
-            f"give a value, leave {place} out, or write null to have xl decide",
+            f"{place} gives nothing, and {key.expected} is needed",
+            "give a value, or null to ask for the default",
         )
     value: object = word
     try:

@@ -98,11 +98,17 @@ def find_profile(environ: Mapping[str, str], name: str, named_by: str) -> Path:
     close = difflib.get_close_matches(name, known, n=1)
     what = f"there is no profile {name}"
     if Path(name).suffix in _SUFFIXES:
-        raise XlError(what, f"{named_by} names a profile, not a file", f"pass --config-file {name}")
+        raise XlError(
+            what,
+            f"{named_by} takes a profile's name, not a file",
+            f"xl launch takes it by --config-file {name}",
+        )
+    home = config_home(environ)
     raise XlError(
         what,
-        f"{named_by} names it",
-        f"did you mean {close[0]}?" if close else "known are " + ", ".join(known),
+        f"{named_by} asks for it, and neither {home / 'profiles' if home else 'a config folder'} nor the "
+        "presets hold one of that name",
+        f"did you mean {close[0]}?" if close else "use one of " + ", ".join(known),
     )
 
 
@@ -114,7 +120,7 @@ def find_preset(name: str, named_by: str) -> Path:
     close = difflib.get_close_matches(name, shipped, n=1)
     raise XlError(
         f"there is no preset {name}",
-        f"{named_by} names it",
+        f"{named_by} asks for it, and xl brings none of that name",
         f"did you mean {close[0]}?" if close else "use one of " + ", ".join(shipped),
     )
 

@@ -15,11 +15,18 @@ class ProjectFile:
     """A project file that was found.
 
     Args:
-        refusal: why it must not be used, as a warning for the user; None: it may be.
+        why_not: why it must not be used; None: it may be.
+        fix: what to type so that it may be used.
     """
 
     path: Path
-    refusal: str | None = None
+    why_not: str | None = None
+    fix: str = ""
+
+    @property
+    def refusal(self) -> str | None:
+        """A warning for the user that the file is not used; None: it is."""
+        return f"{self.path} is ignored: {self.why_not}; {self.fix} to use it" if self.why_not else None
 
 
 def find_project_file(cwd: Path) -> ProjectFile | None:
@@ -33,18 +40,18 @@ def find_project_file(cwd: Path) -> ProjectFile | None:
     for folder in (cwd, *cwd.parents):
         path = folder / NAME
         if os.path.isfile(path):
-            return ProjectFile(path, _refusal(path))
+            return _judged(path)
         if folder == root:
             return None
     return None
 
 
-def _refusal(path: Path) -> str | None:
+def _judged(path: Path) -> ProjectFile:
     if not hasattr(os, "geteuid"):
-        return None
+        return ProjectFile(path)
     status = path.stat()
     if status.st_uid not in (os.geteuid(), 0):
-        return f"{path} is ignored: it belongs to user {status.st_uid}; chown it to yourself to use it"
+        return ProjectFile(path, f"it belongs to user {status.st_uid}", "chown it to yourself")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"{path} is ignored: others may write to it; chmod go-w {path} to use it"
-    return None
+        return ProjectFile(path, "others may write to it", f"chmod go-w {path}")
+    return ProjectFile(path)

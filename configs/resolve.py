@@ -20,6 +20,7 @@ from .layers import Layer, Origin, OriginKind, Value, printed
 from .profile import Profile
 from .project import find_project_file
 from .sources import Sources
+from .unbuilt import launch_note
 
 _RANKS = {kind: rank for rank, kind in enumerate(get_args(OriginKind))}
 _DEFAULT = Origin("default", "default")
@@ -93,8 +94,10 @@ def check_document(
     layers = [layer, *_preset(sources, [layer])]
     if sources.problems:
         return sources.problems, sources.warnings
-    problems, warnings = consistency.settle(merge(layers), _RANKS, cwd)
-    return problems, [*sources.warnings, *warnings]
+    values = merge(layers)
+    problems, warnings = consistency.settle(values, _RANKS, cwd)
+    note = launch_note({name: found.value for name, found in values.items()})
+    return problems, [*sources.warnings, *warnings, *([note] if note else [])]
 
 
 def _named(sources: Sources, profile: str | None, config_file: str | None) -> Iterable[Layer]:

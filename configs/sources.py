@@ -52,13 +52,7 @@ class Sources:
         if accelerate_file.is_accelerate(document):
             self._accelerate(layer, document)
         elif deepspeed_file.is_deepspeed(document):
-            self.problems.append(
-                XlError(
-                    f"{document.shown} is a DeepSpeed file",
-                    "it holds DeepSpeed's keys, not settings of a launch",
-                    f"pass --use-deepspeed --deepspeed-config-file {document.shown}",
-                )
-            )
+            self.problems.append(deepspeed_file.not_settings(document))
         else:
             self._own(layer, document)
         for key, value in layer.values.items():

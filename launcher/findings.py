@@ -66,17 +66,19 @@ class Facts:
         software: installed versions.
         environment: the variables, unmasked.
         wishes: of the active profile; None without one.
+        settings: what was found wrong with the settings in use when they were read.
     """
 
     hardware: Hardware
     software: Software
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     wishes: Wishes | None = None
+    settings: tuple[Finding, ...] = ()
 
 
 def find_problems(facts: Facts) -> tuple[Finding, ...]:
     """What is wrong with this machine, errors first."""
-    found = [finding for check in _CHECKS for finding in check(facts)]
+    found = [*facts.settings, *(finding for check in _CHECKS for finding in check(facts))]
     return tuple(sorted(found, key=lambda finding: _ORDER[finding.severity]))
 
 

@@ -83,6 +83,7 @@ class Log:
             try:
                 self._file.write(data)
             except OSError as error:
+                self._file.close()
                 self._file = None
                 print(f"xl: the log of rank {self._rank} ends here: {error.strerror}", file=sys.stderr)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from ..configs.commands import Program
 from ..configs.errors import XlError
-from ..configs.profile import Profile, Section
+from ..configs.profile import Profile
 from ..configs.torchrun import PLACE_VARIABLES
+from ..configs.unbuilt import RUNS, unbuilt
 from ..configs.worker import Precision, ScriptKind, Target, WorkerSettings
 from .devices import VISIBLE, devices_per_worker, selected_devices, visible_devices
 from .machine import Machine
@@ -20,14 +22,22 @@ from .scan import ScriptScan
 from .streams import Streams, shown_streams
 
 
-def make_plan(profile: Profile, label: str, target: Target, machine: Machine, scan: ScriptScan) -> LaunchPlan:
+def make_plan(
+    profile: Profile,
+    label: str,
+    target: Target,
+    machine: Machine,
+    scan: ScriptScan,
+    places: Mapping[str, str] | None = None,
+) -> LaunchPlan:
     """Return the plan of a launch; what stands against running it is listed in `refusals`.
 
     Args:
         label: names the profile and where it came from.
         scan: what the script's text says.
+        places: where each setting comes from, by its dotted key, for messages.
     """
-    draft = _Draft(profile, target, machine, scan)
+    draft = _Draft(profile, target, machine, scan, places or {})
     draft.choose_devices()
     return draft.plan(label)
 
@@ -35,8 +45,11 @@ def make_plan(profile: Profile, label: str, target: Target, machine: Machine, sc
 class _Draft:
     """A plan in the making: each method decides one matter."""
 
-    def __init__(self, profile: Profile, target: Target, machine: Machine, scan: ScriptScan) -> None:
+    def __init__(
+        self, profile: Profile, target: Target, machine: Machine, scan: ScriptScan, places: Mapping[str, str]
+    ) -> None:
         self.profile, self.target, self.machine, self.scan = profile, target, machine, scan
+        self.places = places
         self.refusals: list[XlError] = []
         self.warnings: list[str] = []
         self.kind: ScriptKind
@@ -85,7 +98,7 @@ class _Draft:
 
     def plan(self, label: str) -> LaunchPlan:
         profile, machine = self.profile, self.machine
-        self.refusals += self._unbuilt()
+        self.refusals += unbuilt({name: attrgetter(name)(profile) for name in RUNS}, self.places)
         self.refusals += self._inapplicable()
         threads = self._threads()
         self._warn()
@@ -125,32 +138,6 @@ class _Draft:
             warnings=tuple(self.warnings),
             refusals=tuple(self.refusals),
         )
-
-    def _unbuilt(self) -> Iterator[XlError]:
-        """What the settings may ask for and this version cannot do yet."""
-        profile = self.profile
-        asked = (
-            (profile.backend in ("fsdp", "deepspeed"), f"backend={profile.backend}", "pass --backend ddp"),
-            (profile.data != "replicated", f"data={profile.data}", "pass --data replicated"),
-            (profile.mixed_precision == "fp8", "mixed_precision=fp8", "pass --mixed-precision bf16"),
-            (
-                profile.num_machines > 1,
-                f"num_machines={profile.num_machines}",
-                "pass --num-machines 1 and launch on this machine only",
-            ),
-        )
-        neutral = Profile()
-        others = tuple(
-            (
-                getattr(profile, name) != getattr(neutral, name),
-                f"{name}={_short(profile, name)}",
-                f"leave {name} out",
-            )
-            for name in _NOT_BUILT
-        )
-        for there, what, fix in (*asked, *others):
-            if there:
-                yield XlError(f"{what} is not there yet", "this version of xl cannot run it", fix)
 
     def _inapplicable(self) -> Iterator[XlError]:
         """Settings that this script or this system would silently not get."""
@@ -317,26 +304,6 @@ class _Draft:
             yield Variable(VISIBLE, "", "cpu: the script sees no GPU")
         if self.machine.platform == "win32" and "USE_LIBUV" not in user:
             yield Variable("USE_LIBUV", "0", "torch for Windows is built without libuv")
-
-
-_NOT_BUILT = (
-    "hosts",
-    "rdzv_backend",
-    "rdzv_conf",
-    "role",
-    "enable_cpu_affinity",
-    "gradient_accumulation_divide_by",
-    "dynamo",
-    "parallelism",
-    "exact_random",
-    "debug",
-)
-"""Settings that no part of this version reads yet; asking for one must not be ignored."""
-
-
-def _short(profile: Profile, name: str) -> str:
-    value: object = getattr(profile, name)
-    return "…" if isinstance(value, Section) else str(value)
 
 
 def _wanted_processes(profile: Profile) -> int | None:

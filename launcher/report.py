@@ -104,20 +104,47 @@ def _began(failure: Failure) -> float:
     return failure.time - (SIGNAL_HEAD_START_S if died_suddenly else 0.0)
 
 
-def failure_report(failure: Failure, others: int) -> str:
-    """Return the report on a launch that ended with this failure; `others` more workers failed after it."""
+def failure_report(failure: Failure, others: Sequence[Failure], ended: Sequence[Failure] = ()) -> str:
+    """Return the report on a launch that ended with this failure, without what is on the terminal already.
+
+    Args:
+        others: the workers that failed after it.
+        ended: those that told of an error of their own only while they were being ended.
+    """
     start = failure.start
-    more = f" ({others} other{'' if others == 1 else 's'} failed after it)" if others else ""
-    lines = [
-        f"xl: rank {start.settings.rank} failed with exit code {failure.exit_code}{more}: {failure.cause}"
-    ]
-    if not start.shown.err:  # else all of it is on the terminal already
+    alike = [other for other in (*others, *ended) if _same_error(failure, other)]
+    lines = [f"xl: {_who(failure, others, alike)}: {failure.cause}"]
+    if not any(it.start.shown.err for it in (failure, *alike)):
         lines += failure.traceback.rstrip("\n").splitlines()
         last = _last_lines(start.log, failure.traceback)
         if last:
             lines += [f"xl: last lines of rank {start.settings.rank}:", *(f"  {line}" for line in last)]
-    lines.append(f"xl: its whole output: {start.log}")
+    for other in (*others, *ended):
+        if other.start.shown.err and other.traceback and other not in alike:
+            lines.append(
+                f"xl: what is shown above is the error of rank {other.start.settings.rank}: {other.error}"
+            )
+    lines.append(f"xl: the whole output of rank {start.settings.rank}: {start.log}")
     return "\n".join(lines)
+
+
+def _same_error(one: Failure, other: Failure) -> bool:
+    return one.error is not None and (one.error, one.traceback) == (other.error, other.traceback)
+
+
+def _who(failure: Failure, others: Sequence[Failure], alike: Sequence[Failure]) -> str:
+    """Which ranks failed, and how many more after them."""
+    settings = failure.start.settings
+    ranks = sorted({settings.rank, *(other.start.settings.rank for other in alike)})
+    if len(ranks) == 1:
+        who = f"rank {ranks[0]} failed"
+    elif len(ranks) == settings.world_size:
+        who = f"all {len(ranks)} ranks failed alike"
+    else:
+        who = f"ranks {', '.join(map(str, ranks))} failed alike"
+    after = sum(other not in alike for other in others)
+    more = f" ({after} other{'' if after == 1 else 's'} failed after it)" if after else ""
+    return f"{who} with exit code {failure.exit_code}{more}"
 
 
 def _last_lines(log: str, traceback: str) -> list[str]:
@@ -131,6 +158,10 @@ def _last_lines(log: str, traceback: str) -> list[str]:
     shown = set(traceback.splitlines())
     while lines and _RANK_PREFIX.sub("", lines[-1]) in shown:
         lines.pop()
+    # What was on the line before, such as a prompt, has the traceback's first line behind it.
+    first = traceback.partition("\n")[0]
+    if first and lines and lines[-1].endswith(first):
+        lines[-1] = lines[-1][: -len(first)]
     return lines[-LAST_LINES:]
 
 

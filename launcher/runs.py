@@ -13,6 +13,22 @@ KEPT_RUNS = 20
 _LOCK = ".running"
 
 
+def make_run_folder(path: str) -> None:
+    """Make the folder of a run, and find out before anything is said that it can be made.
+
+    Raises:
+        XlError: it cannot.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise XlError(
+            f"the log folder {path} cannot be made",
+            error.strerror or str(error),
+            "pass --log-dir with a folder that you may write to",
+        ) from None
+
+
 class RunFolder:
     """The folder of a run, made and marked as in use for as long as this object lives.
 
@@ -26,15 +42,8 @@ class RunFolder:
 
     def __init__(self, path: str, *, prune: bool) -> None:
         self.path = Path(path)
-        try:
-            self.path.mkdir(parents=True)
-            self._lock = open(self.path / _LOCK, "w")  # noqa: SIM115  # held while the run lasts
-        except OSError as error:
-            raise XlError(
-                f"the log folder {path} cannot be made",
-                error.strerror or str(error),
-                "pass --log-dir with a folder that you may write to",
-            ) from None
+        make_run_folder(path)
+        self._lock = open(self.path / _LOCK, "w")  # noqa: SIM115  # held while the run lasts
         _try_lock(self._lock.fileno())
         if prune:
             _prune(self.path.parent)

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import ast
 import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from pathlib import Path
 
-from ..configs.errors import XlError
-from ..configs.worker import ScriptKind, Target
+from ..configs.worker import ScriptKind
 
 MAX_FILES = 200
 """Local modules that are read at most: a script's own files, not a whole checkout that it lies in."""
@@ -72,71 +69,6 @@ class ScriptScan:
     def reason(self) -> str:
         place = self.explicit or self.distributed
         return str(place) if place else "nothing in it distributes the training"
-
-
-def locate(target: Target, cwd: Path) -> Path:
-    """Return the file that the target's program begins in.
-
-    Raises:
-        XlError: there is none, or it cannot be read.
-    """
-    return _locate_module(target.name, cwd) if target.module else _locate_script(target.name, cwd)
-
-
-def _locate_module(name: str, cwd: Path) -> Path:
-    path: Sequence[str] = [str(cwd), *(entry for entry in sys.path if entry)]
-    parts = name.split(".")
-    origin = None
-    for depth in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:depth]), path)
-        if spec is None:
-            missing = ".".join(parts[:depth])
-            raise XlError(
-                f"there is no module {name}",
-                f"{missing} is found neither in {cwd} nor among the installed packages",
-                "check the name, or leave -m out to run a file",
-            )
-        origin, path = spec.origin, list(spec.submodule_search_locations or ())
-    if path:
-        origin = str(Path(path[0]) / "__main__.py")
-        if not Path(origin).is_file():
-            raise XlError(
-                f"the package {name} cannot be run", "it has no __main__.py", "name one of its modules"
-            )
-    return Path(origin or name)
-
-
-def _locate_script(name: str, cwd: Path) -> Path:
-    path = cwd / name
-    if name == "-":
-        raise XlError(
-            "the script cannot come from standard input",
-            "every process needs to read it",
-            "save it as a file and name that",
-        )
-    if path.is_dir():
-        if not (path / "__main__.py").is_file():
-            fix = _suggest(os.path.join(name, "train.py"), cwd) or "name a file"
-            raise XlError(f"{name} is a folder", "it has no __main__.py that could be run", fix)
-        return path / "__main__.py"
-    if not path.exists():
-        fix = _suggest(name, cwd) or "check the path"
-        raise XlError(f"there is no script {name}", f"{path} does not exist", fix)
-    if not os.access(path, os.R_OK):
-        raise XlError(f"{name} cannot be read", "its permissions forbid it", f"chmod u+r {name}")
-    return path
-
-
-def _suggest(name: str, cwd: Path) -> str | None:
-    """Name the Python files beside the one that is missing whose names are near."""
-    import difflib
-
-    folder, wanted = os.path.split(name)
-    if not (cwd / folder).is_dir():
-        return None
-    names = [entry.name for entry in (cwd / folder).iterdir() if entry.suffix == ".py"]
-    close = difflib.get_close_matches(wanted, names, n=3)
-    return f"did you mean {' or '.join(os.path.join(folder, near) for near in close)}?" if close else None
 
 
 def scan_script(start: Path) -> ScriptScan:

@@ -39,6 +39,7 @@ class Supervisor:
         self._living: dict[int, WorkerStart] = {}  # by rank
         self._pids: dict[int, int] = {}
         self._failures: list[Failure] = []
+        self._ended: list[Failure] = []  # by us, though with an error of their own to tell of
         self._stopped_by: int | None = None
         self._lost: int | None = None  # the return code of a starter that is gone
         self._ending_since: float | None = None
@@ -62,12 +63,13 @@ class Supervisor:
                         f"restart {attempt + 1} of {self._plan.max_restarts}"
                     )
             failure = first_failure(self._failures)
-            say(failure_report(failure, len(self._failures) - 1))
+            others = [other for other in self._failures if other is not failure]
+            say(failure_report(failure, others, self._ended))
             return failure.exit_code
 
     def _attempt(self, attempt: int) -> None:
         """Start all workers, wait until all have ended or the first has failed, and leave nothing behind."""
-        self._failures, self._pids, self._ending_since = [], {}, None
+        self._failures, self._ended, self._pids, self._ending_since = [], [], {}, None
         output = Output(self._terminal, self._plan.hostname, self._plan.shown)
         for local_rank in range(len(self._plan.workers)):
             start = self._plan.worker(local_rank, attempt)
@@ -107,6 +109,8 @@ class Supervisor:
         # Once we have begun to end the workers, an end is our doing, unless it tells of an error before that.
         if self._ending_since is None or (failure.error is not None and failure.time < self._ending_since):
             self._failures.append(failure)
+        elif failure.error is not None:
+            self._ended.append(failure)
 
     def _take_signal(self, signum: int) -> None:
         if signum in _STOP:

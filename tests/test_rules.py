@@ -58,6 +58,19 @@ def test_a_module_is_short_and_says_what_it_is_for(name: str) -> None:
     assert ast.get_docstring(ast.parse(text)), "open with one sentence on what the module is for"
 
 
+def test_the_architecture_names_every_module() -> None:
+    """Whoever adds a module says there where it belongs; patches of the shim go by their folder."""
+    text = (ROOT / "docs/architecture.md").read_text().partition("## Modules")[2]
+    missing = [
+        name
+        for name in NAMES
+        if not name.startswith(("api/", "runtime/shim/")) and not Path(name).stem.startswith("__")
+        if f"`{Path(name).stem}`"
+        not in text.partition(f"### `{name.partition('/')[0]}/`")[2].partition("\n### ")[0]
+    ]
+    assert not missing, f"add them to docs/architecture.md, Modules: {missing}"
+
+
 def modules_after(code: str) -> set[str]:
     """Top-level modules loaded by a fresh interpreter that runs `code`."""
     code += "\nimport sys; print('\\n'.join(sorted({m.split('.')[0] for m in sys.modules})))"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -18,20 +18,27 @@ from ..launch_options import SettingsCommand, collect_flags, setting_options
 @click.command(cls=SettingsCommand)
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @setting_options
-@click.option("--all", "everything", is_flag=True, help="Also show settings that nobody sets.")
+@click.option("--all", "everything", is_flag=True, help="Also show every setting that is not set.")
 @click.pass_context
 def explain(
     ctx: click.Context, keys: tuple[str, ...], everything: bool, profile: str | None, config_file: str | None
 ) -> None:
     """Say where the value of each KEY, or of every setting that is set, comes from and what it won against.
 
-    Takes the flags of xl launch, so that you can ask what would win.
+    A KEY is a setting (fsdp.version) or a section of them (fsdp). Takes the flags of xl launch, so that you
+    can ask what would win.
     """
     resolved = resolve(collect_flags(ctx), read_environ(), Path.cwd(), profile, config_file)
     chosen = _chosen(resolved.values, keys, everything)
+    asked = set(map(canonical, keys))
+    unset = {name for name, it in chosen.items() if not (everything or it.losers or name in asked)}
+    unset = {name for name in unset if chosen[name].origin.kind == "default"}
     for name, value in chosen.items():
-        for line in _lines(name, value):
-            click.echo(line)
+        if name not in unset:
+            _say(name, value, with_default=name in asked)
+    for section in dict.fromkeys(name.partition(".")[0] for name in chosen if name in unset):
+        count = sum(name.startswith(f"{section}.") for name in unset)
+        click.echo(f"{count} settings of {section} are not set, so their defaults hold; --all shows them")
     if not chosen:
         click.echo("Nobody sets anything: defaults and the machine decide. --all shows the defaults.")
     click.echo(f"Settings from: {resolved.label}")
@@ -55,7 +62,8 @@ def _chosen(values: Mapping[str, Value], keys: tuple[str, ...], everything: bool
     return chosen
 
 
-def _lines(name: str, value: Value) -> Iterator[str]:
-    yield f"{name} = {printed(value.value)}  ({value.origin.place})"
+def _say(name: str, value: Value, *, with_default: bool) -> None:
+    click.echo(f"{name} = {printed(value.value)}  ({value.origin.place})")
     for loser in value.losers:
-        yield f"    over {printed(loser.value)}  ({loser.origin.place})"
+        if with_default or loser.origin.kind != "default":
+            click.echo(f"    over {printed(loser.value)}  ({loser.origin.place})")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -10,7 +12,12 @@ from ...configs import accelerate_file, deepspeed_file, paths
 from ...configs.accelerate_file import Row
 from ...configs.env import read_environ
 from ...configs.errors import XlError, raise_all
-from ...configs.files import Document, flatten, read_document, write_profile
+from ...configs.files import Document, flatten, plain, read_document, write_profile
+from ...configs.resolve import check_document
+from ...configs.unbuilt import launch_note
+
+_FILES = ("config_file", "hostfile")
+"""Endings of the settings that name a file."""
 
 
 @click.command("import")
@@ -25,28 +32,62 @@ def import_file(file: Path, name: str | None, force: bool) -> None:
     if target.exists() and not force:
         raise XlError(
             f"there is a profile {target.stem} already",
-            f"it is {target}",
+            f"importing {document.shown} would replace {target}",
             "pass --name NAME, or --overwrite to replace it",
         )
-    values, rows, problems = _read(document)
+    base = _base(document, cwd)
+    values, rows, problems = _read(document, environ, base)
     for row in rows:
-        click.echo(f"{row.status:8} {document.shown}:{row.line}  {row.key}: {row.text}")
+        click.echo(f"{row.status:8} {document.shown}:{row.line}  {_told(row)}")
     raise_all(problems)
-    write_profile(target, values, f"Taken over from {file.name}.")
+    write_profile(target, _found(values, base), f"Taken over from {file.name}.")
     click.echo(f"{target} is written; xl config use {target.stem} makes it the active profile")
+    note = launch_note(values)
+    if note:
+        click.echo(f"note: {note}")
 
 
-def _read(document: Document) -> tuple[dict[str, object], list[Row], list[XlError]]:
+def _told(row: Row) -> str:
+    """The row's text, which begins with the key's name in xl's words: said once where it is the same."""
+    if row.status != "mapped":
+        return f"{row.key}: {row.text}"
+    return row.text if row.text.startswith(f"{row.key}: ") else f"{row.key} -> {row.text}"
+
+
+def _base(document: Document, cwd: Path) -> Path:
+    """The folder that the file's relative paths count from: its own if they are there, as people keep them.
+
+    Accelerate counts them from wherever it is started; a profile is used from anywhere.
+    """
+    folder = (cwd / document.path).parent
+    named = [plain(entry) for name, entry in flatten(document.entries) if name.endswith(_FILES)]
+    here = any(isinstance(name, str) and (folder / name).is_file() for name in named)
+    return folder.resolve() if here else cwd
+
+
+def _found(values: Mapping[str, object], base: Path) -> dict[str, object]:
+    """The settings, with files named by where they are, so that a launch from anywhere finds them."""
+    written = dict(values)
+    for name, value in values.items():
+        if name.endswith(_FILES) and isinstance(value, str):
+            written[name] = os.path.abspath(base / value)
+    return written
+
+
+def _read(
+    document: Document, environ: Mapping[str, str], base: Path
+) -> tuple[dict[str, object], list[Row], list[XlError]]:
     if accelerate_file.is_accelerate(document):
         reading = accelerate_file.read(document)
         values = {key: entry.value for key, entry in reading.values.items()}
-        return values, reading.rows, reading.problems
+        problems, _ = check_document(document, environ, base)  # what a launch would say, before it is written
+        return values, reading.rows, problems
     if deepspeed_file.is_deepspeed(document):
         return _deepspeed(document)
     raise XlError(
         f"{document.shown} is neither an Accelerate nor a DeepSpeed file",
-        "it has none of the keys by which those are known",
-        f"xl launch --config-file {document.shown} uses a file of xl's own",
+        "it has none of the keys by which those are known, such as distributed_type or zero_optimization",
+        f"if it holds settings of xl, xl launch --config-file {document.shown} takes it as it is",
     )
 
 

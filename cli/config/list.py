@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from pathlib import Path
 
 import click
@@ -30,7 +32,10 @@ def _print(found: dict[str, Path], active: str | None) -> None:
     width = max(map(len, found), default=0)
     for name, path in found.items():
         mark = "*" if name == active else " "
-        click.echo(f"{mark} {name:{width}}  {_purpose(path)}".rstrip())
+        head = f"{mark} {name:{width}}  "
+        columns = min(shutil.get_terminal_size().columns, 100)
+        lines = textwrap.wrap(_purpose(path), max(columns - len(head), 20), break_on_hyphens=False)
+        click.echo((head + f"\n{' ' * len(head)}".join(lines)).rstrip())
 
 
 def _purpose(path: Path) -> str:

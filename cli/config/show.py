@@ -10,6 +10,7 @@ from ...configs import paths
 from ...configs.env import read_environ
 from ...configs.errors import XlError
 from ...configs.project import find_project_file
+from ...configs.unbuilt import launch_note
 
 
 @click.command()
@@ -43,3 +44,18 @@ def _print(path: Path, title: str) -> None:
             f"{path} cannot be read", str(error), "repair the file, or choose another profile"
         ) from None
     click.echo(text.rstrip("\n"))
+    _warn(text, path)
+
+
+def _warn(text: str, path: Path) -> None:
+    """Say what is written there and a launch would refuse; what else is wrong with it, `validate` finds."""
+    from ...configs.files import flatten, parse_document, plain  # imports yaml
+
+    try:
+        entries = parse_document(text, path, str(path)).entries
+    except XlError as error:
+        click.echo(f"warning: {error.what}; xl config validate says more", err=True)
+        return
+    note = launch_note({name.replace("-", "_"): plain(entry) for name, entry in flatten(entries)})
+    if note:
+        click.echo(f"warning: {note}", err=True)

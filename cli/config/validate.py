@@ -11,6 +11,7 @@ from ...configs.env import read_environ
 from ...configs.errors import XlError, raise_all
 from ...configs.files import read_document
 from ...configs.resolve import check_document, resolve
+from ...configs.unbuilt import launch_note
 
 
 @click.command()
@@ -20,7 +21,8 @@ def validate(files: tuple[str, ...]) -> None:
     environ, cwd = read_environ(), Path.cwd()
     if not files:
         resolved = resolve({}, environ, cwd)
-        _report(resolved.label, resolved.warnings)
+        note = launch_note({name: value.value for name, value in resolved.values.items()})
+        _report(resolved.label, (*resolved.warnings, *([note] if note else [])))
         return
     problems: list[XlError] = []
     for file in files:

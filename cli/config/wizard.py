@@ -15,10 +15,11 @@ from ...configs.env import read_environ
 from ...configs.errors import XlError, raise_all
 from ...configs.files import profile_text, write_profile
 from ...configs.project import find_project_file
+from ...configs.unbuilt import launch_note
 from ...launcher.findings import Facts, find_problems
 from ...launcher.hardware.snapshot import read_hardware
 from ...launcher.hardware.software import read_software
-from .wizard_answers import Answers, header, not_yet, settings
+from .wizard_answers import Answers, header, settings
 from .wizard_flow import fill, interview
 from .wizard_machine import Offer, make_offer
 from .wizard_questions import QUESTIONS
@@ -57,7 +58,10 @@ def run_wizard(params: Mapping[str, object]) -> int:
     """Make a profile from these options and, on a terminal, from the answers to questions.
 
     Returns:
-        The exit code: 0 written, 1 left by Esc or by saying no, 2 no terminal to ask on, 130 Ctrl-C.
+        The exit code: 0 written, 1 left by Esc or by saying no, 130 Ctrl-C.
+
+    Raises:
+        XlError: an answer is wrong, or is missing and there is no terminal to ask on.
     """
     given = {q.field: str(params[q.field]) for q in QUESTIONS if params.get(q.field) is not None}
     if params.get("cpu") and given.setdefault("device", "cpu") != "cpu":
@@ -94,12 +98,11 @@ def _without_asking(
     filled = fill(offer, given, lines.append)
     missing = [question.flag for question in filled.defaulted]
     if missing and not yes:
-        click.echo(
-            "xl config: there is no terminal to ask on; pass --yes to take the defaults, "
-            f"or answer by options: {', '.join(missing)}",
-            err=True,
+        raise XlError(
+            "there is no terminal to ask on",
+            f"not answered yet: {', '.join(missing)}",
+            "pass --yes to take the defaults, or each of these with an answer: xl config --help says which",
         )
-        return 2
     raise_all(filled.problems)
     name = filled.answers.name
     path = paths.profile_path(environ, name)
@@ -143,9 +146,9 @@ def _save(answers: Answers, environ: Mapping[str, str]) -> None:
     click.echo(f"Saved and active:\n  {path}")  # not wrapped, so that it can be copied
     for line in _above(environ):
         say(line)
-    later = not_yet(answers)
-    if later:
-        say(f"Note: this version of xl does not launch {' and '.join(later)} yet; xl launch says so.")
+    note = launch_note(settings(answers))
+    if note:
+        say(f"Note: {note}.")
     click.echo("Next: xl launch train.py")
 
 

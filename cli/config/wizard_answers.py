@@ -32,7 +32,7 @@ STRATEGIES: Mapping[BackendChoice, Strategy] = {
     "zero3-offload": "zero3",
 }
 
-_SETTINGS: Mapping[BackendChoice, Mapping[str, object]] = {
+BACKEND_SETTINGS: Mapping[BackendChoice, Mapping[str, object]] = {
     "none": {"backend": "none"},
     "ddp": {"backend": "ddp"},
     "fsdp": {"backend": "fsdp"},
@@ -103,8 +103,10 @@ def recommendation(answers: Answers, offer: Offer) -> Recommendation:
 def total_line(answers: Answers) -> str:
     """The number of processes of the whole job, and how it comes about."""
     machines, each = answers.num_machines, answers.num_processes_per_machine
-    sum_text = f"{_count(machines, 'machine')} x {_count(each, 'process')} each"
-    return f"Total: {sum_text} = {_count(answers.num_processes, 'process')}"
+    total = _count(answers.num_processes, "process")
+    if machines == 1:
+        return f"Total: {total} on one machine"
+    return f"Total: {_count(machines, 'machine')} x {_count(each, 'process')} each = {total}"
 
 
 def settings(answers: Answers) -> dict[str, object]:
@@ -121,7 +123,7 @@ def settings(answers: Answers) -> dict[str, object]:
     values.update({key: value for key, value in optional.items() if value is not None})
     values["cpu"] = answers.device == "cpu"
     values["mixed_precision"] = answers.mixed_precision
-    values.update(_SETTINGS[answers.backend])
+    values.update(BACKEND_SETTINGS[answers.backend])
     values["gradient_accumulation_steps"] = answers.gradient_accumulation_steps
     return values
 
@@ -131,15 +133,6 @@ def header(answers: Answers) -> str:
     bound = "at most " if answers.model_parameters == SMALL_PARAMETERS else ""
     model = f"{bound}{short_count(answers.model_parameters)} parameters"
     return f"Made by xl config for {model} and {OPTIMIZER_NAMES[answers.optimizer]}.\n{total_line(answers)}."
-
-
-def not_yet(answers: Answers) -> tuple[str, ...]:
-    """What of the settings this version of xl stores and shows, but refuses to launch."""
-    asked = {
-        f"{answers.num_machines} machines": answers.num_machines > 1,
-        f"backend {_SETTINGS[answers.backend]['backend']}": answers.backend not in ("none", "ddp"),
-    }
-    return tuple(what for what, there in asked.items() if there)
 
 
 def _count(number: int, noun: str) -> str:

@@ -14,7 +14,9 @@ from ...configs.sizing import (
     memory_need,
     usable,
 )
+from ...configs.unbuilt import unbuilt
 from .wizard_answers import (
+    BACKEND_SETTINGS,
     STRATEGIES,
     Answers,
     BackendChoice,
@@ -102,11 +104,11 @@ def _why_not(name: BackendChoice, answers: Answers, offer: Offer) -> str | None:
 
 _BACKENDS: dict[BackendChoice, str] = {
     "ddp": "whole model on each device",
-    "fsdp": "sharded over the devices",
-    "fsdp-offload": "sharded, in the machine's RAM",
-    "zero2": "DeepSpeed, parameters whole",
-    "zero3": "DeepSpeed, sharded",
-    "zero3-offload": "DeepSpeed, in the machine's RAM",
+    "fsdp": "sharded on devices",
+    "fsdp-offload": "sharded, in RAM",
+    "zero2": "DeepSpeed ZeRO 2",
+    "zero3": "DeepSpeed ZeRO 3",
+    "zero3-offload": "DeepSpeed ZeRO 3 in RAM",
     "none": "one process, nothing to distribute",
 }
 
@@ -114,12 +116,13 @@ _BACKENDS: dict[BackendChoice, str] = {
 def _backend_title(name: BackendChoice, answers: Answers, offer: Offer) -> str:
     devices = devices_of(answers, offer)
     if name.endswith("-offload"):
-        need, memory, where = host_need(answers.model, devices), devices.host_bytes, "RAM"
+        need, memory, where = host_need(answers.model, devices), devices.host_bytes, ""
     else:
         need = memory_need(answers.model, STRATEGIES[name], answers.num_processes).total
-        memory, where = devices.memory_bytes, "each"
+        memory, where = devices.memory_bytes, " each"
     verdict = "" if memory is None or need <= usable(memory) else ", too much"
-    return f"{_BACKENDS[name]}: {gib(need)} {where}{verdict}"
+    later = "; not built yet" if unbuilt(BACKEND_SETTINGS[name]) else ""
+    return f"{_BACKENDS[name]}: {gib(need)}{where}{verdict}{later}"
 
 
 def _recommended(answers: Answers, offer: Offer) -> str:

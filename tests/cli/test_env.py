@@ -200,6 +200,68 @@ def test_a_broken_profile_is_a_line_and_no_crash(cli: Cli) -> None:
     assert "  - problem: " in outcome.out
 
 
+def findings(cli: Cli, code: str) -> list[dict[str, str]]:
+    outcome = cli.run("env", "--json")
+    assert outcome.code == 0
+    found: list[dict[str, str]] = json.loads(outcome.out)["findings"]
+    assert all(finding["what"] and finding["why"] and finding["fix"] for finding in found)
+    return [finding for finding in found if finding["code"] == code]
+
+
+@pytest.mark.parametrize("where", ["project", "active"])
+@pytest.mark.parametrize(
+    ("text", "what", "fix"),
+    [
+        ("sed: 1\n", "unknown setting sed", "did you mean seed?"),
+        ("cpu: true\nnum_processes: x\n", "num_processes: 'x' is not", "a whole number"),
+        ("a: [\n", "is not YAML", "correct that line"),
+        ("preset: zero9\n", "there is no preset zero9", "did you mean"),
+        ("cpu: true\ngpu_ids: all\n", "contradict each other", "leave gpu_ids out"),
+    ],
+)
+def test_settings_that_a_launch_refuses_are_errors(
+    cli: Cli, where: str, text: str, what: str, fix: str
+) -> None:
+    if where == "project":
+        cli.write("xl.yaml", text)
+    else:
+        cli.profile("big", text, active=True)
+    (finding,) = findings(cli, "settings-invalid")
+    assert finding["severity"] == "error"
+    assert what in finding["what"]
+    assert fix in finding["fix"]
+
+
+def test_unknown_variables_are_errors_with_a_guess(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XL_SEDE", "1")
+    monkeypatch.setenv("XL_NUM_PROCESSES", "many")
+    monkeypatch.setenv("XL_WORKER_ANYTHING", "1")
+    found = {finding["what"]: finding["fix"] for finding in findings(cli, "settings-invalid")}
+    assert found["unknown variable XL_SEDE"] == "did you mean XL_SEED?"
+    assert any(what.startswith("num_processes: 'many'") for what in found)
+    assert len(found) == 2
+    assert "- error: unknown variable XL_SEDE\n" in cli.run("env", "--text").out
+
+
+def test_a_project_file_that_is_ignored_is_a_warning(cli: Cli) -> None:
+    path = cli.write("xl.yaml", "seed: 1\n")
+    assert not findings(cli, "project-file-ignored")
+    path.chmod(0o664)
+    (finding,) = findings(cli, "project-file-ignored")
+    assert (finding["severity"], finding["why"]) == ("warning", "others may write to it")
+    assert finding["fix"] == f"chmod go-w {path}"
+
+
+def test_settings_that_are_not_launched_yet_are_warnings(cli: Cli) -> None:
+    cli.write("xl.yaml", "preset: zero3\nmixed_precision: fp8\n")
+    found = findings(cli, "settings-not-launched")
+    assert {finding["what"].partition(" ")[0] for finding in found} == {
+        "backend=deepspeed",
+        "mixed_precision=fp8",
+    }
+    assert not findings(cli, "settings-invalid")
+
+
 def test_a_total_is_spread_over_the_machines(cli: Cli) -> None:
     cli.profile("total", "num_processes: 8\nnum_machines: 2\n", active=True)
     wishes = wishes_of(settings_files({"XL_CONFIG_HOME": str(cli.home)}, cli.cwd))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 
@@ -16,10 +17,11 @@ from xl.cli.launch_options import (
     launch_options,
     setting_options,
 )
-from xl.cli.main import xl
+from xl.cli.main import main, xl
 from xl.configs.errors import XlError
 from xl.configs.keys import Key, all_keys
 from xl.configs.layers import Flags
+from xl.configs.unbuilt import is_unbuilt
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,13 +272,49 @@ def test_a_typo_before_the_script_gets_a_hint(flag: str, guess: str) -> None:
 
 
 def test_help_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    launch.main(["--help"], prog_name="xl launch", standalone_mode=False, terminal_width=80)
-    text = capsys.readouterr().out
+    text = help_text("--help", capsys)
+    built = ("Processes and devices", "Training", "Options", "Profiles", "Plain scripts", "Output")
+    assert re.findall(r"\n(\S.*):\n", text)[:6] == list(built)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 110
+    assert "_processes" not in text
+    assert "megatron" not in text.lower()
+
+
+def test_help_names_what_a_launch_refuses_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    built, _, unbuilt = help_text("--help", capsys).partition("Not in this version (")
+    for key in all_keys().values():
+        assert f" {key.flag}" in (unbuilt if is_unbuilt(key.name) else built)
+        assert f" {key.flag} " not in (built if is_unbuilt(key.name) else unbuilt)
+    assert "Not in this version: fsdp, deepspeed." in " ".join(built.split())
+
+
+def test_help_all_describes_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_text("--help-all", capsys)
     for heading in ("Options:", "Profiles:", *(f"{name}:" for name, _ in GROUPS)):
         assert f"\n{heading}\n" in text
     assert max(map(len, text.splitlines())) <= 80
-    assert "_processes" not in text
-    assert "megatron" not in text.lower()
+    assert "How keys and values are exchanged. Not in this version." in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["", "launch", "env", "config"]
+    + [f"config {name}" for name in ("show", "list", "use", "set", "explain", "validate", "schema")]
+    + ["config path", "config import", "config trust"],
+)
+def test_every_help_fits_80_columns(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"Usage: xl {command}".rstrip())
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) <= 110
+
+
+def help_text(flag: str, capsys: pytest.CaptureFixture[str]) -> str:
+    launch.main([flag], prog_name="xl launch", standalone_mode=False, terminal_width=80)
+    return capsys.readouterr().out
 
 
 def test_settings_without_a_script() -> None:

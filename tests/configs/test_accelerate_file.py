@@ -187,6 +187,20 @@ def test_what_has_no_effect_is_a_warning(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("gpus", "warnings"), [("all", 0), ("0,1", 1)])
+def test_gpus_beside_the_cpu_are_left_out(tmp_path: Path, gpus: str, warnings: int) -> None:
+    """Accelerate trains on the CPU then; of `all`, which it writes in any case, nothing is said."""
+    resolved = launch(tmp_path, f"gpu_ids: {gpus}\nuse_cpu: true\n")
+    assert (resolved.profile.cpu, resolved.profile.gpu_ids) == (True, None)
+    assert len(resolved.warnings) == warnings
+
+
+def test_two_values_for_one_setting_are_refused(tmp_path: Path) -> None:
+    found = reading(tmp_path, "distributed_type: MULTI_CPU\nuse_cpu: false\n")
+    assert [row.status for row in found.rows] == ["mapped", "refused"]
+    assert "acc.yaml:1 says the one, acc.yaml:2 (use_cpu) the other" in str(found.problems[0])
+
+
 def test_every_key_is_in_the_report(tmp_path: Path) -> None:
     for text in (DDP, FSDP, DEEPSPEED):
         found = reading(tmp_path, text)

@@ -14,7 +14,7 @@ from xl.configs.resolve import resolve
     ("flags", "words"),
     [
         ({"num_processes": 4, "num_processes_per_machine": 3}, "num_processes: 3"),
-        ({"machine_rank": 2, "num_machines": 2}, "ranks go from 0 to 1"),
+        ({"machine_rank": 2, "num_machines": 2}, "pass --machine-rank with 0 to 1"),
         ({"hosts": ("a", "b"), "num_machines": 3}, "num_machines: 2"),
         ({"cpu": True, "gpu_ids": "0"}, "--no-cpu"),
         ({"tee": "4"}, "local_rank:stream"),

@@ -117,7 +117,7 @@ def test_a_missing_profile_is_guessed(place: Place) -> None:
         place.resolve({"preset": "zero3-ofload"})
     place.profile("gone", "", active=True)
     (place.home / "profiles/gone.yaml").unlink()
-    with pytest.raises(XlError, match="xl config use names it"):
+    with pytest.raises(XlError, match="xl config use asks for it"):
         place.resolve()
 
 

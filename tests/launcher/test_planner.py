@@ -230,7 +230,7 @@ def test_shown_streams() -> None:
         (Profile(mixed_precision="fp8"), PLAIN, "mixed_precision=fp8 is not there yet"),
         (Profile(num_machines=2), PLAIN, "num_machines=2 is not there yet"),
         (Profile(hosts=("a", "b")), PLAIN, "hosts="),
-        (Profile(debug=True), PLAIN, "debug=True is not there yet"),
+        (Profile(debug=True), PLAIN, "debug=true is not there yet"),
         (Profile(mixed_precision="bf16"), DISTRIBUTED, "mixed_precision=bf16 cannot be applied"),
         (Profile(gradient_accumulation_steps=4), DISTRIBUTED, "gradient_accumulation_steps=4 cannot be"),
         (Profile(backend="none", num_processes=2), PLAIN, "contradicts backend=none"),

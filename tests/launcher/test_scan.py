@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from xl.configs.errors import XlError
-from xl.configs.worker import Target
-from xl.launcher.scan import locate, scan_script
+from xl.launcher.scan import scan_script
 
 
 def scan(folder: Path, text: str):
@@ -91,33 +88,3 @@ def test_a_module_of_the_scripts_own_may_run_before_torch(tmp_path: Path) -> Non
 def test_visible_devices(tmp_path: Path) -> None:
     text = "import torch, os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'"
     assert scan(tmp_path, text).sets_visible_devices is not None
-
-
-@pytest.mark.parametrize(
-    ("name", "module", "text"),
-    [
-        ("trian.py", False, "did you mean train.py?"),
-        ("none.py", False, "check the path"),
-        ("folder", False, "has no __main__.py"),
-        ("-", False, "standard input"),
-        ("nothing", True, "no module nothing"),
-        ("folder.nothing", True, "folder.nothing"),
-        ("package", True, "cannot be run"),
-    ],
-)
-def test_what_cannot_be_found(tmp_path: Path, name: str, module: bool, text: str) -> None:
-    (tmp_path / "train.py").write_text("")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "__init__.py").write_text("")
-    with pytest.raises(XlError) as error:
-        locate(Target(name, (), module), tmp_path)
-    assert text in str(error.value)
-
-
-def test_modules_are_found_without_being_imported(tmp_path: Path) -> None:
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "__init__.py").write_text("raise AssertionError")
-    (tmp_path / "package" / "train.py").write_text("")
-    assert locate(Target("package.train", (), True), tmp_path) == tmp_path / "package" / "train.py"
-    assert "package" not in sys.modules

@@ -7,11 +7,14 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-WAYS = {
+from .warm_zygote import Outcome, WarmZygote
+
+WAYS: dict[str, list[str]] = {
     "exec": [],
     "zygote": ["--start", "zygote"],
     "fresh": ["--start", "fresh"],
@@ -67,47 +70,63 @@ except KeyError as error:
 )
 
 
-def run(command: list[str], cwd: Path, way: str | None, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    environ = {
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmZygote]:
+    folder = tmp_path_factory.mktemp("warm")
+    zygote = WarmZygote(folder, environment(folder))
+    yield zygote
+    zygote.close()
+
+
+def environment(cwd: Path) -> dict[str, str]:
+    return {
         **os.environ, "XDG_STATE_HOME": str(cwd / "state"), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"
     }  # fmt: skip
-    if way is None:
-        full = [sys.executable, *command]
-    else:
-        full = [sys.executable, "-m", "xl.cli", "launch", "-q", "--cpu", *WAYS[way], *command]
-    return subprocess.run(
-        full, cwd=cwd, env=environ, input=stdin, capture_output=True, text=True, timeout=100, check=False
-    )
 
 
-def assert_same(command: list[str], cwd: Path, way: str) -> subprocess.CompletedProcess[str]:
-    plain, ours = run(command, cwd, None, "typed"), run(command, cwd, way, "typed")
-    assert ours.stdout == plain.stdout
-    ours_err = "".join(line + "\n" for line in ours.stderr.splitlines() if not line.startswith("xl: "))
-    assert ours_err == plain.stderr
-    assert ours.returncode == plain.returncode
-    return ours
+def begin(command: list[str], cwd: Path, way: str | None) -> subprocess.Popen[str]:
+    xl = ["-m", "xl.cli", "launch", "-q", "--cpu", *WAYS[way]] if way is not None else []
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *xl, *command],
+        cwd=cwd, env=environment(cwd), stdin=pipe, stdout=pipe, stderr=pipe, text=True,
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_script(tmp_path: Path, way: str) -> None:
+def end(process: subprocess.Popen[str]) -> Outcome:
+    with process:
+        try:
+            out, err = process.communicate("typed", timeout=100)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    ours = "".join(line + "\n" for line in err.splitlines() if not line.startswith("xl: "))
+    return Outcome(process.returncode, out, ours)
+
+
+def run(command: list[str], cwd: Path, way: str | None) -> Outcome:
+    return end(begin(command, cwd, way))
+
+
+def assert_same(command: list[str], cwd: Path, *ways: str, warm: WarmZygote | None = None) -> Outcome:
+    """Every way ends as plain Python does, all of them run at the same time; returns how that is."""
+    started = {way: begin(command, cwd, way) for way in (None, *ways)}
+    plain, *others = [end(process) for process in started.values()]
+    for way, ours in zip(ways, others, strict=True):
+        assert ours == plain, way
+    if warm is not None:
+        assert warm.run(command, cwd) == plain, "forked"
+    return plain
+
+
+def test_a_script(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROBE)
-    done = assert_same(["train.py", "--lr", "1"], tmp_path, way)
-    assert done.stdout.splitlines()[-2:] == ["thread done", "at exit"]
+    done = assert_same(["train.py", "--lr", "1"], tmp_path, *WAYS)
+    assert done.out.splitlines()[-2:] == ["thread done", "at exit"]
 
 
-@pytest.mark.parametrize(
-    ("form", "way"),
-    [
-        ("folder/train.py", "zygote"),
-        ("./folder/train.py", "exec"),
-        ("module", "zygote"),
-        ("module", "exec"),
-        ("folder", "exec"),
-        ("zip", "exec"),
-    ],
-)
-def test_every_form_of_program(tmp_path: Path, way: str, form: str) -> None:
+@pytest.mark.parametrize("form", ["folder/train.py", "./folder/train.py", "module", "folder", "zip"])
+def test_every_form_of_program(tmp_path: Path, warm: WarmZygote, form: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "beside.py").write_text("value = 1")
@@ -123,25 +142,24 @@ def test_every_form_of_program(tmp_path: Path, way: str, form: str) -> None:
         with zipfile.ZipFile(tmp_path / "zip", "w") as archive:
             archive.write(folder / "beside.py", "beside.py")
             archive.write(folder / "__main__.py", "__main__.py")
-    assert_same(command, tmp_path, way)
+    assert_same(command, tmp_path, "exec", warm=warm)
 
 
 @pytest.mark.parametrize(
-    ("text", "way"),
+    "text",
     [
-        (RAISES, "exec"),
-        (RAISES, "zygote"),
-        (FIRST + "def f(:\n", "exec"),
-        (FIRST + "import nothing_of_this_name\n", "exec"),
-        (FIRST + "raise SystemExit('text')\n", "exec"),
-        (FIRST + "import sys\nsys.excepthook = lambda *error: print('hook', error[0])\n1 / 0\n", "zygote"),
-        (FIRST + "assert 1 == 2, 'no'\n", "exec"),
+        RAISES,
+        FIRST + "def f(:\n",
+        FIRST + "import nothing_of_this_name\n",
+        FIRST + "raise SystemExit('text')\n",
+        FIRST + "import sys\nsys.excepthook = lambda *error: print('hook', error[0])\n1 / 0\n",
+        FIRST + "assert 1 == 2, 'no'\n",
     ],
-    ids=["chain-exec", "chain-zygote", "syntax", "import", "exit", "hook", "assert"],
+    ids=["chain", "syntax", "import", "exit", "hook", "assert"],
 )
-def test_errors_look_as_in_python(tmp_path: Path, way: str, text: str) -> None:
+def test_errors_look_as_in_python(tmp_path: Path, warm: WarmZygote, text: str) -> None:
     (tmp_path / "train.py").write_text(text)
-    assert_same(["train.py"], tmp_path, way)
+    assert_same(["train.py"], tmp_path, "exec", warm=warm)
 
 
 ENDING = (
@@ -166,24 +184,26 @@ ctypes.CDLL(None).printf(b"from C\\n")
 )
 
 
-@pytest.mark.parametrize("way", ["exec", "zygote"])
-def test_what_a_script_leaves_to_the_interpreters_end(tmp_path: Path, way: str) -> None:
+def test_what_a_script_leaves_to_the_interpreters_end(tmp_path: Path, warm: WarmZygote) -> None:
     (tmp_path / "train.py").write_text(ENDING)
     (tmp_path / "beside.py").write_text("file = open('beside.txt', 'w')\nfile.write('beside')\n")
-    assert_same(["train.py"], tmp_path, way)
-    for name in ("left_open.txt", "beside.txt"):
-        (tmp_path / name).unlink()
-    run(["train.py"], tmp_path, way)
-    assert (tmp_path / "left_open.txt").read_text() == "written"
-    assert (tmp_path / "beside.txt").read_text() == "beside"
-    assert not list(tmp_path.glob("*.temporary"))
+    plain = run(["train.py"], tmp_path, None)
+    for way in ("exec", "forked"):
+        for name in ("left_open.txt", "beside.txt"):
+            (tmp_path / name).unlink()
+        ours = warm.run(["train.py"], tmp_path) if way == "forked" else run(["train.py"], tmp_path, way)
+        assert ours == plain, way
+        assert (tmp_path / "left_open.txt").read_text() == "written"
+        assert (tmp_path / "beside.txt").read_text() == "beside"
+        assert not list(tmp_path.glob("*.temporary"))
 
 
-@pytest.mark.parametrize("way", ["exec", "zygote"])
-def test_torch_and_its_data_workers(tmp_path: Path, way: str) -> None:
+def test_torch_and_its_data_workers(tmp_path: Path) -> None:
+    """A data worker that is spawned imports torch anew, so the two launches run at the same time."""
     (tmp_path / "train.py").write_text(
         FIRST
         + """
+import sys
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -197,11 +217,14 @@ if __name__ == "__main__":
     for method in ("fork", "spawn", "forkserver"):
         loader = DataLoader(Numbers(), batch_size=3, num_workers=1, multiprocessing_context=method)
         print(method, [batch.tolist() for batch in loader])
-    torch.save({"a": Numbers()}, "saved.pt")
-    print(type(torch.load("saved.pt", weights_only=False)["a"]) is Numbers)
+    torch.save({"a": Numbers()}, sys.argv[1])
+    print(type(torch.load(sys.argv[1], weights_only=False)["a"]) is Numbers)
 """
     )
-    assert_same(["train.py"], tmp_path, way)
+    started = [begin(["train.py", f"{way}.pt"], tmp_path, way) for way in ("exec", "zygote")]
+    batches = [[0, 1, 2], [3, 4, 5]]
+    expected = f"fork {batches}\nspawn {batches}\nforkserver {batches}\nTrue\n"
+    assert [end(process) for process in started] == [Outcome(0, expected, "")] * 2
 
 
 @pytest.mark.parametrize("way", ["zygote", "fresh"])
@@ -213,8 +236,8 @@ def test_ranks_of_a_script_that_distributes_itself_draw_apart(tmp_path: Path, wa
         + "print(random.random(), numpy.random.rand(), torch.rand(1).item())\n"
     )
     done = run(["--num-processes", "2", "--show-ranks", "all", "train.py"], tmp_path, way)
-    numbers = re.findall(r"0\.\d+|\d\.\d+e-\d+", done.stdout)
-    assert len(numbers) == len(set(numbers)) == 6, done.stdout
+    numbers = re.findall(r"0\.\d+|\d\.\d+e-\d+", done.out)
+    assert len(numbers) == len(set(numbers)) == 6, done.out
 
 
 def test_variables_that_torch_reads_at_its_import_are_in_time(tmp_path: Path) -> None:
@@ -222,11 +245,6 @@ def test_variables_that_torch_reads_at_its_import_are_in_time(tmp_path: Path) ->
     (tmp_path / "train.py").write_text(
         FIRST + "os.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads())\n"
     )
-    done = run(["--num-processes", "2", "train.py"], tmp_path, "zygote")
-    assert done.stdout == "1\n", "asked for by name, the zygote is used all the same"
-    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "xl.cli", "launch", "--cpu", "--num-processes", "2", "train.py"]
-    fresh = subprocess.run(
-        command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert fresh.stdout == "2\n"
+    ways = {"zygote": "1\n", "exec": "2\n"}  # asked for by name, the zygote is used all the same
+    started = [begin(["--num-processes", "2", "train.py"], tmp_path, way) for way in ways]
+    assert [end(process).out for process in started] == list(ways.values())

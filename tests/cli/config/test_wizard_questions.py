@@ -115,7 +115,7 @@ def test_the_question_of_processes_states_the_devices_and_the_total(offer: Offer
     assert list(asked.before(answers, offer)) == [found]
     each = answers.num_processes_per_machine
     total = "1 process" if each == 1 else f"{each} processes"
-    assert asked.after(answers, offer)[0] == f"Total: 1 machine x {total} each = {total}"
+    assert asked.after(answers, offer)[0] == f"Total: {total} on one machine"
 
 
 def test_defaults_follow_the_gpus() -> None:
@@ -323,3 +323,11 @@ def test_the_file_says_what_it_is_for() -> None:
     assert header(replace(BASE, model_parameters=7 * 10**9)) == (
         "Made by xl config for 7B parameters and AdamW.\nTotal: 2 machines x 4 processes each = 8 processes."
     )
+
+
+def test_the_menu_says_which_backends_are_not_launched_yet() -> None:
+    choices = question("backend").choices
+    assert choices is not None
+    titles = {it.value: it.title for it in choices(Answers(num_processes_per_machine=2), CPU)}
+    later = {name for name, title in titles.items() if title.endswith("; not built yet")}
+    assert later == set(titles) - {"ddp", "none"}
