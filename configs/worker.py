@@ -51,7 +51,7 @@ class WorkerSettings:
         data: how the data of a plain script is spread over the ranks.
         seed: the common seed of a plain script that sets none itself.
         num_threads: CPU threads of this worker; None leaves torch's own choice.
-        overlay: folder for the files that ranks above 0 of a plain script write; None on rank 0.
+        overlay: this rank's folder for files: what ranks above 0 of a plain script write lies there.
         error_file: where an uncaught error is described for the launcher (JSON); None: nobody reads it.
         report_file: where the shim's report goes (JSON); None: not written.
     """

@@ -219,7 +219,7 @@ class _Draft:
         )
 
     def _with_overlay(self, settings: WorkerSettings, folder: str) -> WorkerSettings:
-        if self.kind != "plain" or settings.rank == 0:
+        if self.kind != "plain" or self.num_workers == 1:
             return settings
         return replace(settings, overlay=os.path.join(folder, "overlay", f"rank{settings.rank}"))
 

@@ -10,111 +10,81 @@ and most libraries. Not covered are libraries that open files in C (sqlite, HDF5
 
 from __future__ import annotations
 
-import builtins
-import functools
-import io
 import os
-import pathlib
 import shutil
 import sys
-import threading
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .file_patches import FilePatches, Function, writes
+from .originals import Originals
 from .overlay import Overlay
+from .recorder import Recorder
 
 if TYPE_CHECKING:
     from .session import Session
 
-Function = Callable[..., Any]
-
 _LOOKING = ("stat", "lstat", "access", "readlink", "chdir", "statvfs", "getxattr", "listxattr")
 _MARKING = ("chmod", "chown", "utime", "lchown", "setxattr", "removexattr")
-_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def install(session: Session, root: str) -> None:
-    """Patch this process's ways to files; `root` is the overlay's folder."""
-    overlay = Overlay(root)
-    for path in (session.settings.error_file, session.settings.report_file):
-        if path is not None:
-            overlay.made_by_us(path)
+    """Patch this process's ways to files; `root` is this rank's folder, its parent that of all ranks."""
+    originals = Originals(os.path.join(os.path.dirname(os.path.abspath(root)), "before"))
+    own = [path for path in (session.settings.error_file, session.settings.report_file) if path is not None]
+    if session.rank == 0:
+        Recorder(session, originals, [os.path.dirname(originals.folder), *own]).install()
+        return
+    overlay = Overlay(root, originals)
+    for path in own:
+        overlay.made_by_us(path)
     _Files(session, overlay).install()
 
 
-class _Raw(threading.local):
-    on = False
-
-
 class _Files:
-    """The patched functions; each decides where a path leads and then calls the real one."""
+    """The patched functions of a rank above 0; each decides where a path leads and calls the real one."""
 
     def __init__(self, session: Session, overlay: Overlay) -> None:
         self._session, self._overlay = session, overlay
-        self._raw = _Raw()
+        self._patches = FilePatches(session, overlay.logical)
 
     def install(self) -> None:
         """Patch everything."""
-        for name in _LOOKING:
-            if hasattr(os, name):
-                self._patch(os, name, self._look)
-        for name in _MARKING:
-            if hasattr(os, name):
-                self._patch(os, name, self._mark)
-        actions = {
+        actions: dict[str, Function] = {
             "open": self._os_open, "mkdir": self._mkdir, "rmdir": self._rmdir, "unlink": self._unlink,
             "remove": self._unlink, "rename": self._rename, "replace": self._rename, "link": self._link,
             "symlink": self._link, "truncate": self._truncate, "listdir": self._listdir,
             "scandir": self._scandir,
         }  # fmt: skip
-        for name, action in actions.items():
-            self._patch(os, name, action)
-        opened = self._patch(builtins, "open", self._open)
-        self._session.patch(io, "open", opened)
-        self._patch(shutil, "rmtree", self._rmtree)
-        self._patch(torch, "save", self._save)
-        self._patch(torch, "load", self._load)
+        actions.update(dict.fromkeys(_LOOKING, self._look))
+        actions.update(dict.fromkeys(_MARKING, self._mark))
+        self._patches.replace(actions, self._open, self._save)
+        self._patches.patch(shutil, "rmtree", self._rmtree)
+        self._patches.patch(torch, "load", self._load)
         self._session.patch(os, "getcwd", self._getcwd(os.getcwd))
 
-    def _patch(self, owner: object, name: str, action: Callable[..., Any]) -> Function:
-        """Replace a function by `action(real, path, ...)`, for paths that the overlay is for."""
-        real = cast("Function", getattr(owner, name))
-
-        @functools.wraps(real)
-        def patched(*args: Any, **kwargs: Any) -> Any:
-            if (
-                self._raw.on
-                or self._session.aside is not None
-                or any(key.endswith("dir_fd") for key in kwargs)
-            ):
-                return real(*args, **kwargs)
-            with self._passing():
-                try:
-                    return action(real, *args, **kwargs)
-                except OSError as error:  # name the file as the script did
-                    if isinstance(error.filename, str):
-                        error.filename = self._overlay.logical(error.filename)
+    def _read(self, real: Function, path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Look at a path, and look again if rank 0 touched it in the meantime."""
+        full = self._overlay.logical(path)  # before `real` may change the working directory
+        while True:
+            place = self._overlay.view(full)
+            try:
+                found = real(place, *args, **kwargs)
+            except OSError:
+                if self._overlay.view(full) == place:
                     raise
-
-        self._session.patch(owner, name, patched)
-        accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 binds the functions of `os` early
-        if accessor is not None and owner in (os, io) and hasattr(accessor, name):
-            self._session.patch(accessor, name, cast("Any", staticmethod(patched)))
-        return patched
-
-    @contextmanager
-    def _passing(self) -> Generator[None]:
-        self._raw.on = True
-        try:
-            yield
-        finally:
-            self._raw.on = False
+                continue
+            if self._overlay.view(full) == place:
+                return found
+            if hasattr(found, "close"):
+                found.close()
 
     def _look(self, real: Function, path: Any, *args: Any, **kwargs: Any) -> Any:
-        return real(path if self._overlay.exempt(path) else self._overlay.view(path), *args, **kwargs)
+        if self._overlay.exempt(path):
+            return real(path, *args, **kwargs)
+        return self._read(real, path, *args, **kwargs)
 
     def _mark(self, real: Function, path: Any, *args: Any, **kwargs: Any) -> Any:
         if self._overlay.exempt(path):
@@ -124,9 +94,9 @@ class _Files:
     def _open(self, real: Function, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if self._overlay.exempt(file):
             return real(file, mode, *args, **kwargs)
-        if not any(letter in mode for letter in "wxa+"):
-            return real(self._overlay.view(file), mode, *args, **kwargs)
-        if "x" in mode and self._overlay.existed_before(file):
+        if not writes(mode):
+            return self._read(real, file, mode, *args, **kwargs)
+        if "x" in mode and self._overlay.exists(file):
             raise FileExistsError(17, "File exists", os.fspath(file))
         return real(
             self._overlay.prepare(file, keep="w" not in mode and "x" not in mode), mode, *args, **kwargs
@@ -137,9 +107,9 @@ class _Files:
             self._overlay.made_by_us(path)
         if self._overlay.exempt(path):
             return real(path, flags, *args, **kwargs)
-        if not flags & _WRITE_FLAGS:
+        if not writes(flags):
             return real(self._overlay.view(path), flags, *args, **kwargs)
-        if flags & os.O_EXCL and self._overlay.existed_before(path):
+        if flags & os.O_EXCL and self._overlay.exists(path):
             raise FileExistsError(17, "File exists", os.fspath(path))
         keep = not flags & (os.O_TRUNC | os.O_EXCL)
         return real(self._overlay.prepare(path, keep=keep), flags, *args, **kwargs)
@@ -149,7 +119,7 @@ class _Files:
             self._overlay.made_by_us(path)
         if self._overlay.exempt(path):
             return real(path, *args, **kwargs)
-        if self._overlay.existed_before(path):
+        if self._overlay.exists(path):
             raise FileExistsError(17, "File exists", os.fspath(path))
         self._overlay.revive(path)
         return real(self._overlay.prepare(path, keep=False), *args, **kwargs)
@@ -160,7 +130,8 @@ class _Files:
         seen = self._overlay.view(path)
         if os.path.isdir(seen) and not os.path.islink(seen):
             raise IsADirectoryError(21, "Is a directory", os.fspath(path))
-        # A file that is missing may have been removed by rank 0 a moment ago.
+        if not os.path.lexists(seen):
+            return real(seen, *args, **kwargs)  # fails as the script expects
         return self._overlay.remove(path)
 
     def _rmdir(self, real: Function, path: Any, *args: Any, **kwargs: Any) -> None:
@@ -183,7 +154,7 @@ class _Files:
     def _link(self, real: Function, source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
         if self._overlay.exempt(target):
             return real(source, target, *args, **kwargs)
-        if self._overlay.existed_before(target):
+        if self._overlay.exists(target):
             raise FileExistsError(17, "File exists", os.fspath(target))
         place = self._overlay.prepare(target, keep=False)
         absolute = os.path.isabs(source) and not self._overlay.exempt(source)
@@ -195,19 +166,17 @@ class _Files:
     def _listdir(self, real: Function, path: Any = ".") -> Any:
         if self._overlay.exempt(path) or not self._overlay.touched(path):
             return real(path)
-        names, private = self._overlay.names(path)
-        return [os.fsencode(n) for n in names + private] if isinstance(path, bytes) else names + private
+        names = [name for _, found in self._overlay.names(path) for name in found]
+        return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 
     def _scandir(self, real: Function, path: Any = ".") -> Any:
         if self._overlay.exempt(path) or not self._overlay.touched(path):
             return real(path)
-        names, private = self._overlay.names(path)
-        places = [(self._overlay.logical(path), set(names)), (self._overlay.private(path), set(private))]
         entries: list[Any] = []
-        for folder, wanted in places:
-            if wanted:
+        for folder, names in self._overlay.names(path):
+            if names:
                 with real(folder) as found:
-                    entries += [entry for entry in found if entry.name in wanted]
+                    entries += [entry for entry in found if entry.name in set(names)]
         return _Entries(entries)
 
     def _rmtree(self, real: Function, path: Any, *args: Any, **kwargs: Any) -> None:
@@ -223,13 +192,15 @@ class _Files:
         return real(obj, path, *args, **kwargs)
 
     def _load(self, real: Function, f: Any, *args: Any, **kwargs: Any) -> Any:
-        return real(f if self._overlay.exempt(f) else self._overlay.view(f), *args, **kwargs)
+        if self._overlay.exempt(f):
+            return real(f, *args, **kwargs)
+        return self._read(real, f, *args, **kwargs)
 
     def _getcwd(self, real: Callable[[], str]) -> Callable[[], str]:
         def getcwd() -> str:
-            if self._raw.on or self._session.aside is not None:
+            if self._patches.passing:
                 return real()
-            with self._passing():
+            with self._patches.real_files():
                 return self._overlay.logical(real())
 
         return getcwd
@@ -260,6 +231,6 @@ class _Entries:
 def _called_by_tempfile() -> bool:
     """Temporary names are unique and other programs may be given them: such files stay real."""
     frame = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__") == __name__:
+    while frame is not None and frame.f_globals.get("__name__") in (__name__, FilePatches.__module__):
         frame = frame.f_back
     return frame is not None and frame.f_globals.get("__name__") == "tempfile"

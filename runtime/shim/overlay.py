@@ -10,15 +10,20 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import time
 from typing import cast
+
+from .originals import Originals
 
 StrPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 _SYSTEM = ("/proc/", "/dev/", "/sys/")
 _TOOLS = ("torchinductor_", ".triton", "__pycache__")
 """Folders of compilers, which other programs read by their real path; their file names are unique."""
-_EARLIER_S = 5.0  # another rank may have started this much before us
+
+
+def is_outside(full: str) -> bool:
+    """Whether an absolute path is a device, the system's, or a compiler's cache: left alone."""
+    return full.startswith(_SYSTEM) or any(tool in full for tool in _TOOLS)
 
 
 class Overlay:
@@ -26,13 +31,14 @@ class Overlay:
 
     Args:
         root: the folder that holds the private files; created when first needed.
+        originals: what rank 0 has changed.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, originals: Originals) -> None:
         self.root = os.path.abspath(root)
+        self._originals = originals
         self._gone: set[str] = set()
         self._own: list[str] = []  # real files and folders with unique names that this process made
-        self._started = time.time() - _EARLIER_S
 
     def logical(self, path: StrPath) -> str:
         """Return the absolute path as the script sees it."""
@@ -47,7 +53,7 @@ class Overlay:
         if not isinstance(path, str | bytes | os.PathLike):
             return True
         full = self.logical(cast("StrPath", path))
-        if full.startswith(_SYSTEM) or any(tool in full for tool in _TOOLS):
+        if is_outside(full):
             return True
         return any(full == own or full.startswith(f"{own}/") for own in self._own)
 
@@ -63,7 +69,12 @@ class Overlay:
         full = self.logical(path)
         if os.path.lexists(self.root + full) or self._is_gone(full):
             return self.root + full
-        return full
+        return self._real(full)
+
+    def _real(self, full: str) -> str:
+        """Where the file is that the script would find without any changes of this run."""
+        self._originals.refresh()
+        return self._originals.place(full) or full
 
     def exists(self, path: StrPath) -> bool:
         return os.path.lexists(self.view(path))
@@ -72,13 +83,6 @@ class Overlay:
         """Leave `path` and what is below it alone from now on."""
         self._own.append(self.logical(path))
 
-    def existed_before(self, path: StrPath) -> bool:
-        """Whether `path` exists for this process: a real file that is new is the other ranks' doing."""
-        if self.has_private(path):
-            return True
-        seen = self.view(path)
-        return os.path.lexists(seen) and os.lstat(seen).st_ctime < self._started
-
     def prepare(self, path: StrPath, *, keep: bool) -> str:
         """Return the private path to write to, its folder made; with `keep` its content is there."""
         full = self.logical(path)
@@ -86,8 +90,10 @@ class Overlay:
         parent = os.path.dirname(full)
         if self.exists(parent):
             os.makedirs(os.path.dirname(target), exist_ok=True)
-        if keep and not os.path.lexists(target) and not self._is_gone(full) and os.path.lexists(full):
-            self._copy(full, target)
+        if keep and not os.path.lexists(target) and not self._is_gone(full):
+            source = self._real(full)
+            if os.path.lexists(source):
+                self._copy(source, target)
         self._gone.discard(full)
         return target
 
@@ -107,25 +113,37 @@ class Overlay:
         full = self.logical(path)
         if full in self._gone:
             self._gone.discard(full)
-            if os.path.isdir(full):
-                self._gone.update(f"{full}/{name}" for name in os.listdir(full))
+            real = self._real(full)
+            if os.path.isdir(real):
+                self._gone.update(f"{full}/{name}" for _, names in self._untouched(full) for name in names)
 
     def touched(self, path: StrPath) -> bool:
         """Whether the folder `path` looks other than the real one."""
-        return bool(self._gone) or os.path.lexists(self.private(path))
+        self._originals.refresh()
+        return bool(self._gone) or self._originals.touched or os.path.lexists(self.private(path))
 
     def names_left(self, path: StrPath) -> bool:
         """Whether `path` is a folder that is not empty for this process."""
-        return os.path.isdir(self.view(path)) and any(self.names(path))
+        return os.path.isdir(self.view(path)) and any(names for _, names in self.names(path))
 
-    def names(self, path: StrPath) -> tuple[list[str], list[str]]:
-        """Names in the folder `path`: real ones without those removed or private, and private ones."""
+    def names(self, path: StrPath) -> list[tuple[str, list[str]]]:
+        """The folders that make up the folder `path`, each with the names that it gives."""
         full = self.logical(path)
         target = self.root + full
         private = os.listdir(target) if os.path.isdir(target) else []
-        hidden = self._is_gone(full) or not os.path.lexists(full)
-        real = [] if hidden else [name for name in os.listdir(full) if not self._is_gone(f"{full}/{name}")]
-        return [name for name in real if name not in private], private
+        found = [] if self._is_gone(full) else self._untouched(full)
+        left = [
+            (folder, [name for name in names if name not in private and not self._is_gone(f"{full}/{name}")])
+            for folder, names in found
+        ]
+        return [*left, (target, private)]
+
+    def _untouched(self, full: str) -> list[tuple[str, list[str]]]:
+        """The folder as the script found it: real names that rank 0 left alone, and what it has replaced."""
+        self._originals.refresh()
+        real = os.listdir(full) if os.path.isdir(full) else []
+        names, kept = self._originals.names(full, real)
+        return [(full, names), (self._originals.where(full), kept)]
 
     def _is_gone(self, full: str) -> bool:
         if not self._gone:

@@ -199,7 +199,7 @@ def test_one_process_with_nothing_to_apply_is_python_itself() -> None:
 
 def test_other_ranks_of_plain_scripts_write_elsewhere() -> None:
     planned = plan(Profile(num_processes=2))
-    assert planned.worker(0).settings.overlay is None
+    assert planned.worker(0).settings.overlay == "/state/20260101-000000-abc/overlay/rank0"
     assert planned.worker(1).settings.overlay == "/state/20260101-000000-abc/overlay/rank1"
     assert plan(Profile(num_processes=2), scan=DISTRIBUTED).worker(1).settings.overlay is None
 

@@ -109,13 +109,16 @@ def _hook() -> None:
     global _hooked
     if not _hooked:
         _hooked = True
-        sys.addaudithook(_on_event)  # for the life of the process; idle unless a trial is running
+        contained, judge = _contained, _on_event  # the hook outlives the globals of this module
+
+        def hook(event: str, args: tuple[Any, ...]) -> None:
+            if contained.effects is not None:
+                judge(contained.effects, event, args)
+
+        sys.addaudithook(hook)  # for the life of the process; idle unless a trial is running
 
 
-def _on_event(event: str, args: tuple[Any, ...]) -> None:
-    effects = _contained.effects
-    if effects is None:
-        return
+def _on_event(effects: Effects, event: str, args: tuple[Any, ...]) -> None:
     what = None
     if event == "open":
         what = f"writes the file {args[0]}" if _writes(*args) else None
@@ -138,7 +141,7 @@ def _writes(path: object, mode: object, flags: object) -> bool:
 
 def _by_a_compiler() -> bool:
     """Whether the nearest code outside the standard library is torch's or a compiler's."""
-    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    frame = sys._getframe(3)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         package = name.partition(".")[0]

@@ -9,7 +9,8 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from xl.configs.errors import XlError
 from xl.configs.worker import WorkerSettings
 from xl.runtime.shim import files
 from xl.runtime.shim.report import Report
@@ -147,3 +149,89 @@ def test_other_programs_find_temporary_files(user: Path) -> None:
 def test_the_launcher_finds_the_error_file(user: Path) -> None:
     (user.parent / "error.json").write_text("{}")
     assert subprocess.run(["test", "-e", str(user.parent / "error.json")]).returncode == 0
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[Session, Session, Path]]:
+    """Rank 0, whose patches are on, and rank 1, which `as_rank` lets work; both in the user's folder."""
+    folder = tmp_path / "user"
+    folder.mkdir()
+    (folder / "n.json").write_text("1")
+    (folder / "old").mkdir()
+    (folder / "old" / "a").write_text("a")
+
+    def connect(_: torch.device) -> Any:
+        raise AssertionError
+
+    sessions = [
+        Session(WorkerSettings("test", "plain", rank=rank, world_size=2), connect, Report(2))
+        for rank in (0, 1)
+    ]
+    cwd = os.getcwd()
+    os.chdir(folder)
+    yield sessions[0], sessions[1], tmp_path
+    os.chdir(cwd)
+
+
+@contextmanager
+def as_rank(session: Session, tmp_path: Path) -> Generator[None]:
+    files.install(session, str(tmp_path / "overlay" / f"rank{session.rank}"))
+    try:
+        yield
+    finally:
+        session.unpatch()
+
+
+def test_a_rank_sees_no_file_that_rank_0_has_just_made(two: tuple[Session, Session, Path]) -> None:
+    first, second, tmp_path = two
+    with as_rank(first, tmp_path):
+        Path("made").write_text("1")
+        os.makedirs("run0/logs")
+        torch.save(torch.ones(2), "run0/m.pt")
+        Path("n.json").write_text("2")
+        with open("old/a", "a") as file:
+            file.write("b")
+    with as_rank(second, tmp_path):
+        assert not os.path.exists("made")
+        assert not os.path.isdir("run0")
+        assert sorted(os.listdir()) == ["n.json", "old"]
+        with os.scandir() as entries:
+            assert sorted(entry.name for entry in entries) == ["n.json", "old"]
+        assert Path("n.json").read_text() == "1"
+        assert Path("old/a").read_text() == "a"
+        with open("old/a", "a") as file:
+            file.write("c")
+        assert Path("old/a").read_text() == "ac"
+        os.makedirs("run0")
+        assert os.listdir("run0") == []
+        with open("made", "x"):
+            pass
+    assert Path("old/a").read_text() == "ab"
+    assert Path("n.json").read_text() == "2"
+
+
+def test_a_rank_sees_files_that_rank_0_has_just_taken_away(two: tuple[Session, Session, Path]) -> None:
+    first, second, tmp_path = two
+    with as_rank(first, tmp_path):
+        os.rename("n.json", "m.json")
+        Path("old/new").write_text("1")
+        shutil.rmtree("old")
+    with as_rank(second, tmp_path):
+        assert Path("n.json").read_text() == "1"
+        assert not os.path.exists("m.json")
+        assert os.listdir("old") == ["a"]
+        assert sorted(os.listdir()) == ["n.json", "old"]
+        os.rename("n.json", "m.json")
+        shutil.rmtree("old")
+        assert os.listdir() == ["m.json"]
+
+
+def test_a_file_too_large_to_be_kept(
+    two: tuple[Session, Session, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, tmp_path = two
+    monkeypatch.setattr("xl.runtime.shim.originals._MAX_KEPT_BYTES", 0)
+    with as_rank(first, tmp_path):
+        Path("n.json").write_text("2")
+    with as_rank(second, tmp_path), pytest.raises(XlError, match="after another has begun to change it"):
+        Path("n.json").read_text()

@@ -1,0 +1,134 @@
+"""The user's files as they were before rank 0 changed them, for the ranks that are not as far yet.
+
+All ranks run the same program, and only rank 0 changes real files. A rank that comes a moment later must
+see what rank 0 saw at the same place: no file where rank 0 has just created one, the old content where it
+has just written. So rank 0 writes down each path before it touches it, and keeps what was there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+
+from ...configs.errors import XlError
+
+_MAX_KEPT_BYTES = 256 * 1024**2
+
+
+class Originals:
+    """A journal of the paths that rank 0 has touched, and a folder with what was there before.
+
+    Needs the real functions of `os`, as `Overlay` does.
+
+    Args:
+        folder: shared by the ranks of this machine; rank 0 makes it when first needed.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._journal = os.path.join(folder, "journal")
+        self._files = os.path.join(folder, "files")
+        self._known: dict[str, bool] = {}  # by path: False where it was too large to keep
+        self._read = 0
+
+    def keep(self, full: str, *, unlinked: bool = False) -> None:
+        """Rank 0: remember `full`, an absolute path, as it is now; once for each path.
+
+        Args:
+            full: the path. unlinked: its content will not be changed, only its name taken away.
+        """
+        if self._entry(full) is not None:
+            return
+        kept = True
+        if os.path.lexists(full):
+            kept = self._copy(full, self._files + full, link=unlinked)
+        else:
+            os.makedirs(self.folder, exist_ok=True)
+        self._known[full] = kept
+        line = json.dumps([full, kept]) + "\n"
+        descriptor = os.open(self._journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    def refresh(self) -> None:
+        """Other ranks: read what rank 0 has written since."""
+        try:
+            if os.stat(self._journal).st_size == self._read:
+                return
+        except FileNotFoundError:
+            return
+        with open(self._journal, "rb") as file:
+            file.seek(self._read)
+            data = file.read()
+        complete = data[: data.rfind(b"\n") + 1]
+        self._read += len(complete)
+        for line in complete.splitlines():
+            path, kept = json.loads(line)
+            self._known[path] = kept
+
+    def place(self, full: str) -> str | None:
+        """Where to find `full` as it was, existing or not; None: rank 0 has not touched it.
+
+        Raises:
+            XlError: it was too large to be kept.
+        """
+        entry = self._entry(full)
+        if entry is None:
+            return None
+        if not self._known[entry]:
+            raise XlError(
+                f"{full} is read on one process after another has begun to change it",
+                f"it is larger than {_MAX_KEPT_BYTES // 1024**2} MB, so its old content was not kept",
+                "read it before it is written, write to another file, or pass --num-processes 1",
+                exit_code=1,
+            )
+        return self._files + full
+
+    @property
+    def touched(self) -> bool:
+        """Whether rank 0 has changed anything."""
+        return bool(self._known)
+
+    def where(self, full: str) -> str:
+        """Where `full` is kept, if it is."""
+        return self._files + full
+
+    def names(self, full: str, real: list[str]) -> tuple[list[str], list[str]]:
+        """Of the folder `full`, given the names there now: those untouched, and those kept here."""
+        if self.place(full) is not None:
+            return [], self._listing(self._files + full)
+        touched = {os.path.basename(path) for path in self._known if os.path.dirname(path) == full}
+        kept = [name for name in self._listing(self._files + full) if name in touched]
+        return [name for name in real if name not in touched], kept
+
+    def _entry(self, full: str) -> str | None:
+        while self._known:
+            if full in self._known:
+                return full
+            if full in ("/", ""):
+                break
+            full = os.path.dirname(full)
+        return None
+
+    def _listing(self, folder: str) -> list[str]:
+        return os.listdir(folder) if os.path.isdir(folder) else []
+
+    def _copy(self, source: str, target: str, *, link: bool) -> bool:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if os.path.isdir(source) and not os.path.islink(source):
+            os.makedirs(target, exist_ok=True)
+            # What is below and known already is kept in its place, or was not there before.
+            names = [name for name in os.listdir(source) if f"{source}/{name}" not in self._known]
+            return all(self._copy(f"{source}/{name}", f"{target}/{name}", link=link) for name in names)
+        if link and not os.path.islink(source):
+            with contextlib.suppress(OSError):  # another file system
+                os.link(source, target)
+                return True
+        if not os.path.islink(source) and os.path.getsize(source) > _MAX_KEPT_BYTES:
+            return False
+        shutil.copy2(source, target, follow_symlinks=False)
+        return True
