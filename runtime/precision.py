@@ -12,9 +12,26 @@ from torch import Tensor
 from ..configs.errors import XlError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..configs.worker import Precision
 
 DTYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def check_parameters(precision: Precision, parameters: Iterable[Tensor]) -> None:
+    """Refuse a precision that has no effect on a model.
+
+    Raises:
+        XlError: every floating-point parameter is float64, which autocast leaves as it is.
+    """
+    types = {parameter.dtype for parameter in parameters if parameter.is_floating_point()}
+    if precision != "no" and types == {torch.float64}:
+        raise XlError(
+            f"mixed_precision={precision} has no effect on this model",
+            "its parameters are float64, and autocast only computes float32 in a narrower type",
+            "pass --mixed-precision no, or make the model float32",
+        )
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 _LOOKING = ("stat", "lstat", "access", "readlink", "chdir", "statvfs", "getxattr", "listxattr")
+_NAMELESS = getattr(os, "O_TMPFILE", -1)
 _MARKING = ("chmod", "chown", "utime", "lchown", "setxattr", "removexattr")
 
 
@@ -105,7 +106,7 @@ class _Files:
     def _os_open(self, real: Function, path: Any, flags: int, *args: Any, **kwargs: Any) -> Any:
         if _called_by_tempfile():
             self._overlay.made_by_us(path)
-        if self._overlay.exempt(path):
+        if self._overlay.exempt(path) or flags & _NAMELESS == _NAMELESS:
             return real(path, flags, *args, **kwargs)
         if not writes(flags):
             return real(self._overlay.view(path), flags, *args, **kwargs)

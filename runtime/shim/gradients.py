@@ -81,6 +81,7 @@ class GradientSide:
             return
         self._seen[module] = [ref(parameter) for parameter in parameters]
         precision.check_precision(self._precision, self._device)
+        precision.check_parameters(self._precision, parameters)
         named = list(module.named_parameters())
         new = [(name, parameter) for name, parameter in named if not self._tracks(parameter)]
         if self.session.size > 1 or self._scaler is not None:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 
 from ...configs.errors import XlError
 
@@ -41,11 +42,15 @@ class Originals:
         """
         if self._entry(full) is not None:
             return
+        if not unlinked and os.path.isdir(full):
+            return  # nothing changes it: the script's mkdir fails, and O_TMPFILE makes no name
+        os.makedirs(self.folder, exist_ok=True)
         kept = True
         if os.path.lexists(full):
-            kept = self._copy(full, self._files + full, link=unlinked)
-        else:
-            os.makedirs(self.folder, exist_ok=True)
+            try:
+                kept = self._copy(full, self._files + full, link=unlinked)
+            except OSError:
+                kept = False
         self._known[full] = kept
         line = json.dumps([full, kept]) + "\n"
         descriptor = os.open(self._journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -82,7 +87,8 @@ class Originals:
         if not self._known[entry]:
             raise XlError(
                 f"{full} is read on one process after another has begun to change it",
-                f"it is larger than {_MAX_KEPT_BYTES // 1024**2} MB, so its old content was not kept",
+                f"its old content was not kept: it is larger than {_MAX_KEPT_BYTES // 1024**2} MB, "
+                "or could not be copied",
                 "read it before it is written, write to another file, or pass --num-processes 1",
                 exit_code=1,
             )
@@ -124,6 +130,8 @@ class Originals:
             # What is below and known already is kept in its place, or was not there before.
             names = [name for name in os.listdir(source) if f"{source}/{name}" not in self._known]
             return all(self._copy(f"{source}/{name}", f"{target}/{name}", link=link) for name in names)
+        if not stat.S_ISREG(os.lstat(source).st_mode) and not os.path.islink(source):
+            return True  # a socket or a pipe has no content
         if link and not os.path.islink(source):
             with contextlib.suppress(OSError):  # another file system
                 os.link(source, target)

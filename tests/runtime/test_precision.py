@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from xl.configs.errors import XlError
-from xl.runtime.precision import autocast, check_precision, widen
+from xl.runtime.precision import autocast, check_parameters, check_precision, widen
 
 
 @pytest.mark.parametrize(("precision", "kind"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
@@ -58,3 +58,12 @@ def test_a_gpu_without_bf16_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(XlError, match="not possible on Tesla T4") as caught:
         check_precision("bf16", torch.device("cuda", 0))
     assert "--mixed-precision fp16" in caught.value.fix
+
+
+def test_half_precision_of_a_float64_model_is_refused() -> None:
+    layers = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double()
+    check_parameters("no", layers[1].parameters())
+    check_parameters("bf16", layers[0].parameters())
+    check_parameters("bf16", [*layers[0].parameters(), *layers[1].parameters()])
+    with pytest.raises(XlError, match="mixed_precision=bf16 has no effect"):
+        check_parameters("bf16", layers[1].parameters())

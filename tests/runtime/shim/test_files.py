@@ -235,3 +235,17 @@ def test_a_file_too_large_to_be_kept(
         Path("n.json").write_text("2")
     with as_rank(second, tmp_path), pytest.raises(XlError, match="after another has begun to change it"):
         Path("n.json").read_text()
+
+
+def test_temporary_files_on_both_ranks(two: tuple[Session, Session, Path]) -> None:
+    first, second, tmp_path = two
+    for session in (first, second):
+        with as_rank(session, tmp_path):
+            with tempfile.TemporaryFile(dir=".") as nameless:
+                nameless.write(b"1")
+            with tempfile.NamedTemporaryFile("w", dir=".", delete=False) as file:
+                file.write("2")
+            os.replace(file.name, "m.json")
+            assert Path("m.json").read_text() == "2"
+            assert sorted(os.listdir()) == ["m.json", "n.json", "old"]
+    assert sorted(os.listdir()) == ["m.json", "n.json", "old"]
