@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
 
 from .errors import XlError
+from .guesses import nearest
 from .layers import Layer, Origin, Value
 
 OWN_VARIABLES = {
@@ -73,10 +73,6 @@ def _unknown(variable: str, names: Mapping[str, str]) -> XlError:
     if variable == "XL_ENV":
         fix = "set the variables themselves, or pass --env NAME=VALUE"
     else:
-        close = difflib.get_close_matches(variable, [*names, *OWN_VARIABLES], n=1, cutoff=0.7)
-        fix = (
-            f"did you mean {close[0]}?"
-            if close
-            else f"unset {variable}; xl config schema lists every setting"
-        )
+        guess = nearest(variable, [*names, *OWN_VARIABLES], cutoff=0.7)
+        fix = f"did you mean {guess}?" if guess else f"unset {variable}; xl config schema lists every setting"
     return XlError(f"unknown variable {variable}", "variables that begin with XL_ are xl's settings", fix)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
@@ -11,6 +10,7 @@ from types import NoneType, UnionType
 from typing import Literal, Union, cast, get_args, get_origin
 
 from .errors import XlError
+from .guesses import nearest
 from .profile import SECTIONS, Profile
 
 Kind = Literal["whole", "number", "bool", "text", "choice", "list", "mapping"]
@@ -194,12 +194,12 @@ def nearest_key(name: str) -> str | None:
     spellings = {**by_flag, **{key.replace(".", "_"): key for key in known}, **{key: key for key in known}}
     last = name.rpartition(".")[2]
     for text in (name, last):
-        close = difflib.get_close_matches(text, spellings, n=1, cutoff=0.7)
-        if close:
-            return spellings[close[0]]
+        guess = nearest(text, spellings, cutoff=0.7)
+        if guess:
+            return spellings[guess]
     inner = {key.rpartition(".")[2]: key for key in reversed(list(known))}
-    close = difflib.get_close_matches(last, inner, n=1, cutoff=0.7)
-    return inner[close[0]] if close else None
+    guess = nearest(last, inner, cutoff=0.7)
+    return inner[guess] if guess else None
 
 
 def parse(key: Key, text: str, place: str) -> object:
@@ -351,9 +351,10 @@ def _fix(key: Key, value: object) -> str:
     if key.kind == "choice":
         if isinstance(value, str) and value in map(str, key.choices):
             return f"write {value} without quotes"
-        close = difflib.get_close_matches(str(value).lower(), [str(c).lower() for c in key.choices], n=1)
-        if close:
-            return "write " + next(str(c) for c in key.choices if str(c).lower() == close[0])
+        by_word = {str(choice).lower(): str(choice) for choice in key.choices}
+        guess = nearest(str(value).lower(), by_word)
+        if guess:
+            return f"write {by_word[guess]}"
     if key.kind == "text" and not isinstance(value, str):
         return f'put it in quotes: "{_shown(value)}"'
     return f"write {key.expected}, or null to have xl decide"
