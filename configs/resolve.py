@@ -13,7 +13,6 @@ from typing import get_args
 
 from . import consistency, paths
 from .documents import Document
-from .env import variables_layer
 from .errors import XlError, raise_all
 from .keys import all_keys, nest
 from .layers import Layer, Origin, OriginKind, Value, printed
@@ -21,6 +20,7 @@ from .profile import Profile, make_profile
 from .project import find_project_file
 from .sources import Sources
 from .unbuilt import launch_note
+from .variables import variables_layer
 
 _RANKS = {kind: rank for rank, kind in enumerate(get_args(OriginKind))}
 _DEFAULT = Origin("default", "default")
