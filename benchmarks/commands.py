@@ -4,8 +4,8 @@
 
 Builds the wheel of this checkout, installs it where the present interpreter's packages are visible, and runs
 all commands in turn, over and over. `python -c pass` and `import click` are beside them, being the least that
-any command of this kind can cost; so are two of Accelerate's commands where it is installed. It is an error if
-a command of xl has imported torch.
+any command of this kind can cost; so are two of Accelerate's commands where it is installed. A command of xl
+that imports torch is an error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import importlib.util
 import os
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -31,7 +32,10 @@ NO_TORCH = "import sys; from xl.cli.main import main; main(sys.argv[1:]); sys.ex
 def install(folder: Path) -> Path:
     """Make the environment and return its folder of programs."""
     wheels, place = folder / "wheels", folder / "venv"
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(wheels), str(ROOT))
+    source = folder / "source"  # a copy: setuptools leaves folders behind, and takes old ones in
+    left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "tests")
+    shutil.copytree(ROOT, source, symlinks=True, ignore=left_out)
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(wheels), str(source))
     venv.create(place, with_pip=True)
     programs = place / "bin"
     python = str(programs / "python")
@@ -79,8 +83,8 @@ def main() -> None:
             if "--help" not in label:
                 commands[f"{label}, a profile is active"] = [xl, *arguments], "profile"
             cpu_seconds([python, "-c", NO_TORCH, *arguments], environment(folder / "profile"), folder)
-        if importlib.util.find_spec("accelerate") is None:
-            print("accelerate is not installed and is left out")
+        if not all(map(importlib.util.find_spec, ("accelerate", "huggingface_hub"))):
+            print("accelerate, or huggingface_hub, is not installed: it is left out")
         else:
             launch = [sys.executable, "-m", "accelerate.commands.launch", "--help"]
             cli = "from accelerate.commands.accelerate_cli import main; main()"

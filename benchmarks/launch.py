@@ -3,10 +3,10 @@
     python benchmarks/launch.py --repeat 5
 
 Every repetition runs all launchers, one after the other, for 1, 2 and 8 workers. The table shows medians, and
-the median of each repetition's ratio to torchrun (one worker: to `python script.py`). "seconds" count from the
-start of the launch to the end of the slowest rank's first all-reduce (one worker: to the line after
-`import torch`), "cpu" is the CPU time, user and system, of the launch and all its processes. One worker also
-runs a script without a word of distribution ("plain"), which xl hands to python as it is.
+the median of each repetition's ratio to torchrun (one worker: to `python script.py`). "seconds" count from
+the start of the launch to the end of the slowest rank's first all-reduce (one worker: to the line after
+`import torch`), "cpu" is the CPU time, user and system, of the launch and all its processes. One worker runs
+a script without a word of distribution as well ("plain"), which xl hands to python as it is.
 
 Accelerate is measured where it is installed: pip install accelerate.
 """
@@ -60,9 +60,9 @@ def launchers() -> dict[str, Command]:
     if importlib.util.find_spec("accelerate") is None:
         print("accelerate is not installed and is left out")
         return found
-    # Without --multi_gpu it runs one process on CPU, whatever number is asked for.
+    # It runs one process under --cpu, whatever number is asked for; ACCELERATE_USE_CPU says it for several.
     found["accelerate launch"] = lambda n: [
-        python, "-m", "accelerate.commands.launch", "--cpu", *(["--multi_gpu"] if n > 1 else []),
+        python, "-m", "accelerate.commands.launch", "--multi_gpu" if n > 1 else "--cpu",
         "--num_processes", str(n), "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
     ]  # fmt: skip
     return found

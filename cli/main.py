@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -68,6 +69,14 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code if isinstance(code, int) else 0
+
+
+def run() -> int:
+    """What the program `xl` and `python -m xl.cli` do: `main`, and a quick end of the interpreter."""
+    code = main()
+    # All that is left lives to the end. Looking through it for garbage is a tenth of what help costs.
+    gc.freeze()
+    return code
 
 
 def _fail(error: XlError) -> int:
