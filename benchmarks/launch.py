@@ -2,10 +2,13 @@
 
     python benchmarks/launch.py --repeat 5
 
-Every repetition runs all launchers, one after the other, for 1, 2 and 8 workers; the table shows medians and
-their ratio to torchrun (one worker: to `python script.py`). "seconds" count from the start of the launch to
-the end of the slowest rank's first all-reduce (one worker: to the line after `import torch`), "cpu" is the
-CPU time of the launch and all its processes.
+Every repetition runs all launchers, one after the other, for 1, 2 and 8 workers. The table shows medians, and
+the median of each repetition's ratio to torchrun (one worker: to `python script.py`). "seconds" count from
+the start of the launch to the end of the slowest rank's first all-reduce (one worker: to the line after
+`import torch`), "cpu" is the CPU time, user and system, of the launch and all its processes. One worker runs
+a script without a word of distribution as well ("plain"), which xl hands to python as it is.
+
+Accelerate is measured where it is installed: pip install accelerate.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ import argparse
 import importlib.util
 import os
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
@@ -35,7 +37,15 @@ with open(f"{sys.argv[1]}.{rank}", "w") as file:
     file.write(repr(time.time()))
 """
 
+PLAIN = """
+import sys, time
+import torch
+with open(f"{sys.argv[1]}.0", "w") as file:
+    file.write(repr(time.time()))
+"""
+
 Command = Callable[[int], list[str]]
+Runs = dict[str, list[tuple[float, float]]]
 
 
 def launchers() -> dict[str, Command]:
@@ -47,12 +57,14 @@ def launchers() -> dict[str, Command]:
             python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)
         ],
     }  # fmt: skip
-    if importlib.util.find_spec("accelerate") is not None and shutil.which("accelerate"):
-        # Without --multi_gpu it runs one process on CPU, whatever number is asked for.
-        found["accelerate launch"] = lambda n: [
-            "accelerate", "launch", "--cpu", *(["--multi_gpu"] if n > 1 else []), "--num_processes", str(n),
-            "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
-        ]  # fmt: skip
+    if importlib.util.find_spec("accelerate") is None:
+        print("accelerate is not installed and is left out")
+        return found
+    # It runs one process under --cpu, whatever number is asked for; ACCELERATE_USE_CPU says it for several.
+    found["accelerate launch"] = lambda n: [
+        python, "-m", "accelerate.commands.launch", "--multi_gpu" if n > 1 else "--cpu",
+        "--num_processes", str(n), "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
+    ]  # fmt: skip
     return found
 
 
@@ -63,12 +75,18 @@ def measure(command: list[str], script: Path, num_workers: int, folder: Path) ->
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "XDG_STATE_HOME": str(folder),
+        "XL_CONFIG_HOME": str(folder),
         "ACCELERATE_USE_CPU": "true",
     }
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.time()
     done = subprocess.run(
-        [*command, str(script), str(marks)], env=environ, capture_output=True, text=True, check=False
+        [*command, str(script), str(marks)],
+        env=environ,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     files = [Path(f"{marks}.{rank}") for rank in range(num_workers)]
@@ -86,32 +104,34 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 8])
     options = parser.parse_args()
     commands = launchers()
+    print("load average at the start:", *(f"{load:.2f}" for load in os.getloadavg()))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        script = folder / "worker.py"
-        script.write_text(WORKER)
+        worker, plain = folder / "worker.py", folder / "plain.py"
+        worker.write_text(WORKER)
+        plain.write_text(PLAIN)
         print(f"{'workers':>7}  {'launcher':18} {'seconds':>8} {'ratio':>6} {'cpu':>8} {'ratio':>6}")
         for num_workers in options.workers:
-            runs: dict[str, list[tuple[float, float]]] = {}
+            runs: Runs = {}
             for _ in range(options.repeat):
                 if num_workers == 1:
-                    python = measure([sys.executable], script, 1, folder)
-                    runs.setdefault("python", []).append(python)
+                    runs.setdefault("python", []).append(measure([sys.executable], worker, 1, folder))
+                    xl = measure(commands["xl launch"](1), plain, 1, folder)
+                    runs.setdefault("xl launch, plain", []).append(xl)
                 for label, command in commands.items():
                     runs.setdefault(label, []).append(
-                        measure(command(num_workers), script, num_workers, folder)
+                        measure(command(num_workers), worker, num_workers, folder)
                     )
             show(num_workers, runs, "python" if num_workers == 1 else "torchrun")
+    print("load average at the end:", *(f"{load:.2f}" for load in os.getloadavg()))
 
 
-def show(num_workers: int, runs: dict[str, list[tuple[float, float]]], base: str) -> None:
-    """Print the medians of each launcher and their ratio to those of `base`."""
-    medians = {
-        label: tuple(statistics.median(run[part] for run in of_label) for part in (0, 1))
-        for label, of_label in runs.items()
-    }
-    for label, (seconds, cpu) in medians.items():
-        ratios = seconds / medians[base][0], cpu / medians[base][1]
+def show(num_workers: int, runs: Runs, base: str) -> None:
+    """Print the medians of each launcher, and of its ratios to the run of `base` in the same repetition."""
+    for label, of_label in runs.items():
+        seconds, cpu = (statistics.median(run[part] for run in of_label) for part in (0, 1))
+        pairs = list(zip(of_label, runs[base], strict=True))
+        ratios = [statistics.median(run[part] / other[part] for run, other in pairs) for part in (0, 1)]
         print(f"{num_workers:7}  {label:18} {seconds:8.2f} {ratios[0]:6.2f} {cpu:8.2f} {ratios[1]:6.2f}")
 
 

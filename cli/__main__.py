@@ -1,5 +1,5 @@
 """`python -m xl.cli` is `xl`."""
 
-from .main import main
+from .main import run
 
-raise SystemExit(main())
+raise SystemExit(run())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..configs import paths
+from ..configs.documents import flatten, plain
 from ..configs.env import OWN_VARIABLES
 from ..configs.errors import XlError, XlErrors
 from ..configs.project import find_project_file
@@ -144,11 +145,7 @@ def _profile(environ: Mapping[str, str], role: str, name: str, named_by: str) ->
 
 
 def _read(role: str, name: str, path: Path, named_by: str) -> SettingsFile:
-    from ..configs.files import (
-        flatten,
-        plain,
-        read_document,
-    )  # imports yaml, which nobody without files needs
+    from ..configs.files import read_document  # imports yaml, which nobody without files needs
 
     try:
         document = read_document(path, str(path), named_by)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -11,10 +10,10 @@ import click
 from click.core import ParameterSource
 
 from ..configs.errors import XlError, raise_all
+from ..configs.guesses import nearest
 from ..configs.keys import OTHER_NAMES, Key, all_keys, nearest_key, parse, parse_mapping
 from ..configs.layers import Flags, printed
 from ..configs.unbuilt import choices_to_come, is_unbuilt
-from .refused_flags import refusal
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -290,14 +289,16 @@ def _position(heading: str) -> int:
 
 def unknown_option(name: str, ctx: click.Context) -> XlError:
     """The error for a flag that `xl launch` does not have."""
+    from .refused_flags import refusal
+
     why = refusal(name)
     if why is not None:
         return XlError(f"{name} is not supported", why.why, why.fix)
     flags = [opt for param in ctx.command.params for opt in (*param.opts, *param.secondary_opts)]
     word = name.lstrip("-").replace("-", "_")
-    close = [] if word in OTHER_NAMES else difflib.get_close_matches(name, flags, n=1)
-    key = nearest_key(word)
-    guess = close[0] if close else all_keys()[key].flag if key else None
+    guess = None if word in OTHER_NAMES else nearest(name, flags)
+    if guess is None and (key := nearest_key(word)):
+        guess = all_keys()[key].flag
     command = " ".join(ctx.command_path.split())
     return XlError(
         f"unknown option {name}",

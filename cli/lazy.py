@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
+from typing import NamedTuple
 
 import click
 
 
-@dataclass(frozen=True, slots=True)
-class Lazy:
-    """Where a command is and what it does in one line.
+class Lazy(NamedTuple):
+    """Where a command is and what it does in one line; a tuple, because help needs no dataclass otherwise.
 
     Args:
         module: dotted name below `xl.cli`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import gc
 import os
 import sys
 from importlib import import_module
@@ -10,6 +10,7 @@ from importlib import import_module
 import click
 
 from ..configs.errors import XlError
+from ..configs.guesses import nearest
 from .lazy import Lazy, LazyGroup
 
 _INTERRUPTED = 130
@@ -70,6 +71,14 @@ def main(argv: list[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def run() -> int:
+    """What the program `xl` and `python -m xl.cli` do: `main`, and a quick end of the interpreter."""
+    code = main()
+    # All that is left lives to the end. Looking through it for garbage is a tenth of what help costs.
+    gc.freeze()
+    return code
+
+
 def _fail(error: XlError) -> int:
     click.echo(str(error), err=True)
     return error.exit_code
@@ -80,14 +89,14 @@ def usage_error(error: click.UsageError) -> XlError:
     command = " ".join(error.ctx.command_path.split()) if error.ctx else "xl"
     usage = " ".join(error.ctx.get_usage().split()) if error.ctx else "Usage: xl COMMAND"
     what = error.format_message().rstrip(".")
-    possible: list[str] = []
+    guess: str | None = None
     if isinstance(error, click.NoSuchOption):
-        what, possible = f"unknown option {error.option_name}", list(error.possibilities or ())
+        what, guess = f"unknown option {error.option_name}", next(iter(error.possibilities or ()), None)
     elif error.ctx and isinstance(error.ctx.command, click.Group) and what.startswith("No such command"):
         name = what.split("'")[1]
         what = f"unknown command {name}"
-        possible = difflib.get_close_matches(name, error.ctx.command.list_commands(error.ctx))
-        if not possible and name.endswith(".py"):
-            possible = [f"launch {name}"]
-    fix = f"did you mean {possible[0]}?" if possible else f"{command} --help lists what it takes"
+        guess = nearest(name, error.ctx.command.list_commands(error.ctx))
+        if guess is None and name.endswith(".py"):
+            guess = f"launch {name}"
+    fix = f"did you mean {guess}?" if guess else f"{command} --help lists what it takes"
     return XlError(what[:1].lower() + what[1:], usage.replace("Usage:", "usage is", 1), fix)

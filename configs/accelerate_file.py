@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .documents import Document, Entry, mapping
 from .errors import XlError
-from .files import Document, Entry, mapping
 from .keys import all_keys, check, parse
 from .layers import printed
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 from .errors import XlError
@@ -16,6 +15,8 @@ def write_atomic(path: Path, text: str) -> None:
     Raises:
         XlError: the folder cannot be made or written.
     """
+    import tempfile  # who only reads settings does without it
+
     target = Path(os.path.realpath(path))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from . import paths
+from .documents import Document, Entry, flatten
 from .errors import XlError
-from .files import Document, Entry, flatten, read_document
 from .keys import all_keys, check
 from .layers import Origin, Value, printed
 
@@ -97,6 +97,8 @@ def apply(values: dict[str, Value], cwd: Path) -> list[XlError]:
     named = values["deepspeed.config_file"]
     if not isinstance(named.value, str):
         return []
+    from .files import read_document  # imports yaml
+
     path = cwd / named.value
     try:
         document = read_document(path, paths.shown(path, cwd), named.origin.place)

@@ -8,8 +8,9 @@ from typing import cast
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from .documents import Document, flatten, plain
 from .errors import XlError
-from .files import Document, compose, dump_yaml, flatten, parse_document, plain
+from .files import compose, dump_yaml, parse_document
 from .keys import canonical
 
 

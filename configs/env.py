@@ -1,13 +1,9 @@
-"""The only reader of the environment, and the `XL_*` variables: one for each setting, and xl's own."""
+"""The only reader of the environment; it imports nothing else of xl, as every worker starts with it."""
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Mapping
-
-from .errors import XlError
-from .layers import Layer, Origin, Value
 
 OWN_VARIABLES = {
     "XL_CONFIG_HOME": "the user's config folder",
@@ -18,9 +14,6 @@ OWN_VARIABLES = {
 
 WORKER_VARIABLE = "XL_WORKER"
 """Holds a worker's settings, as JSON; the worker removes it before the script starts."""
-
-OWN_PREFIXES = ("XL_WORKER_",)
-"""What xl hands to the processes it starts; a launch inside a launch sees them."""
 
 
 def read_environ() -> dict[str, str]:
@@ -38,45 +31,3 @@ def change_environment(values: Mapping[str, str], unset: Iterable[str] = ()) -> 
     for name in unset:
         os.environ.pop(name, None)
     os.environ.update(values)
-
-
-def setting_variables() -> dict[str, str]:
-    """The variable of each setting, with the setting's key."""
-    from .keys import all_keys
-
-    return {key.variable: key.name for key in all_keys().values() if key.kind != "mapping"}
-
-
-def variables_layer(environ: Mapping[str, str], problems: list[XlError]) -> Layer:
-    """The settings that `XL_*` variables give; what is wrong with any of them goes to `problems`."""
-    from .keys import all_keys, parse
-
-    layer = Layer("variable", "XL_* variables")
-    names = setting_variables()
-    for variable in sorted(name for name in environ if name.startswith("XL_")):
-        if variable in OWN_VARIABLES or variable.startswith(OWN_PREFIXES):
-            continue
-        if variable not in names:
-            problems.append(_unknown(variable, names))
-            continue
-        key = all_keys()[names[variable]]
-        try:
-            value = parse(key, environ[variable], variable)
-        except XlError as problem:
-            problems.append(problem)
-        else:
-            layer.values[key.name] = Value(value, Origin("variable", variable))
-    return layer
-
-
-def _unknown(variable: str, names: Mapping[str, str]) -> XlError:
-    if variable == "XL_ENV":
-        fix = "set the variables themselves, or pass --env NAME=VALUE"
-    else:
-        close = difflib.get_close_matches(variable, [*names, *OWN_VARIABLES], n=1, cutoff=0.7)
-        fix = (
-            f"did you mean {close[0]}?"
-            if close
-            else f"unset {variable}; xl config schema lists every setting"
-        )
-    return XlError(f"unknown variable {variable}", "variables that begin with XL_ are xl's settings", fix)

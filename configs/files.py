@@ -1,11 +1,13 @@
-"""Reading settings from YAML and JSON with the line of every key, and writing files in one step."""
+"""Reading settings from YAML and JSON with the line of every key, and writing files in one step.
+
+Importing yaml takes longer than all of xl's settings: who may do without files imports this when needed.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from .atomic import write_atomic
+from .documents import Document, Entry
 from .errors import XlError
 from .migrations import SCHEMA_VERSION
 
@@ -21,30 +24,6 @@ _untyped: Any = yaml
 
 _MOST_NODES = 10_000
 """A settings file is far smaller; aliases that multiply stop here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A value of a file and the line of its key. `value` is a scalar, a list, or a mapping of entries."""
-
-    value: object
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A settings file as read.
-
-    Args:
-        shown: the file's name as messages show it.
-    """
-
-    path: Path
-    shown: str
-    entries: dict[str, Entry]
-
-    def place(self, entry: Entry) -> str:
-        return f"{self.shown}:{entry.line}"
 
 
 class _Loader(yaml.SafeLoader):
@@ -228,35 +207,6 @@ class _Tree:
 
 def _line(node: Node) -> int:
     return node.start_mark.line + 1
-
-
-def mapping(entry: Entry) -> dict[str, Entry] | None:
-    """The entries of a mapping; None for any other value."""
-    value = entry.value
-    return cast("dict[str, Entry]", value) if isinstance(value, dict) else None
-
-
-def flatten(entries: Mapping[str, Entry], prefix: str = "") -> Iterator[tuple[str, Entry]]:
-    """Every entry that is not a mapping with keys of its own, by its dotted key."""
-    for name, entry in entries.items():
-        inner = mapping(entry)
-        if inner:
-            yield from flatten(inner, f"{prefix}{name}.")
-        else:
-            yield prefix + name, entry
-
-
-def plain(value: object) -> object:
-    """Entries as ordinary values, without lines."""
-    if isinstance(value, Entry):
-        return plain(value.value)
-    if isinstance(value, dict):
-        entries = cast("dict[str, object]", value)
-        return {name: plain(inner) for name, inner in entries.items()}
-    if isinstance(value, list):
-        items = cast("list[object]", value)
-        return [plain(item) for item in items]
-    return value
 
 
 def profile_text(values: Mapping[str, object], header: str = "", *, as_json: bool = False) -> str:

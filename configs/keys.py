@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import lru_cache
-from typing import Literal, cast
-
-from pydantic import ValidationError
+from types import NoneType, UnionType
+from typing import Literal, Union, cast, get_args, get_origin
 
 from .errors import XlError
-from .profile import Profile
+from .guesses import nearest
+from .profile import SECTIONS, Profile
 
 Kind = Literal["whole", "number", "bool", "text", "choice", "list", "mapping"]
-Schema = dict[str, object]
 
 _KINDS: dict[object, Kind] = {
-    "integer": "whole",
-    "number": "number",
-    "boolean": "bool",
-    "string": "text",
-    "array": "list",
-    "object": "mapping",
+    int: "whole",
+    float: "number",
+    bool: "bool",
+    str: "text",
+    tuple: "list",
+    dict: "mapping",
 }
 _BOOLS = {
     "true": True,
@@ -112,44 +111,46 @@ class Key:
 @lru_cache(maxsize=1)
 def all_keys() -> Mapping[str, Key]:
     """Every key by its dotted name, in the profile's order; without `schema_version`."""
-    schema = cast("Schema", Profile.model_json_schema())
-    definitions = cast("dict[str, Schema]", schema["$defs"])
     found: dict[str, Key] = {}
-    for name, prop in _properties(schema):
-        if "$ref" in prop:
-            section = definitions[str(prop["$ref"]).rsplit("/", 1)[-1]]
-            found |= {f"{name}.{inner}": _key(f"{name}.{inner}", it) for inner, it in _properties(section)}
-        elif name != "schema_version":
-            found[name] = _key(name, prop)
+    for it in fields(Profile):
+        if it.name in SECTIONS:
+            inner = ((f"{it.name}.{part.name}", part) for part in fields(SECTIONS[it.name]))
+            found.update((name, _key(name, part)) for name, part in inner)
+        elif it.name != "schema_version":
+            found[it.name] = _key(it.name, it)
     return found
 
 
-def _properties(schema: Schema) -> Iterable[tuple[str, Schema]]:
-    return cast("dict[str, Schema]", schema["properties"]).items()
-
-
-def _key(name: str, prop: Schema) -> Key:
-    options = cast("list[Schema]", prop.get("anyOf", [prop]))
-    shape = next(option for option in options if option.get("type") != "null")
-    closed = shape.get("enum", [shape["const"]] if "const" in shape else [])
-    choices = tuple(cast("list[str | int]", closed))
-    default = prop.get("default")
+def _key(name: str, declared: Field[object]) -> Key:
+    kind, choices = _kind(declared.type)
+    said = declared.metadata
+    extra = said.get("json_schema_extra", {})
     return Key(
         name=name,
-        kind="choice" if choices else _KINDS[shape["type"]],
-        default=tuple(cast("list[str]", default)) if isinstance(default, list) else default,
-        description=str(prop.get("description", "")),
-        flag="--" + str(prop.get("flag", name.replace(".", "-").replace("_", "-"))),
+        kind=kind,
+        default=None if declared.default is MISSING else declared.default,
+        description=said["description"],
+        flag="--" + extra.get("flag", name.replace(".", "-").replace("_", "-")),
         choices=choices,
-        minimum=cast("float | None", shape.get("minimum")),
-        maximum=cast("float | None", shape.get("maximum")),
-        path=bool(prop.get("path", False)),
+        minimum=said.get("ge"),
+        maximum=said.get("le"),
+        path=extra.get("path", False),
     )
+
+
+def _kind(annotation: object) -> tuple[Kind, tuple[str | int, ...]]:
+    """What the type says: `int | None`, `Literal[1, 2]`, `tuple[str, ...]`; every setting may be None."""
+    if get_origin(annotation) in (Union, UnionType):
+        (annotation,) = (option for option in get_args(annotation) if option is not NoneType)
+    origin = get_origin(annotation) or annotation
+    if origin is Literal:
+        return "choice", get_args(annotation)
+    return _KINDS[origin], ()
 
 
 def sections() -> tuple[str, ...]:
     """Names of the keys that hold further keys, `env` included."""
-    return (*dict.fromkeys(name.split(".")[0] for name in all_keys() if "." in name), "env")
+    return (*SECTIONS, "env")
 
 
 def find_key(name: str) -> Key | None:
@@ -193,12 +194,12 @@ def nearest_key(name: str) -> str | None:
     spellings = {**by_flag, **{key.replace(".", "_"): key for key in known}, **{key: key for key in known}}
     last = name.rpartition(".")[2]
     for text in (name, last):
-        close = difflib.get_close_matches(text, spellings, n=1, cutoff=0.7)
-        if close:
-            return spellings[close[0]]
+        guess = nearest(text, spellings, cutoff=0.7)
+        if guess:
+            return spellings[guess]
     inner = {key.rpartition(".")[2]: key for key in reversed(list(known))}
-    close = difflib.get_close_matches(last, inner, n=1, cutoff=0.7)
-    return inner[close[0]] if close else None
+    guess = nearest(last, inner, cutoff=0.7)
+    return inner[guess] if guess else None
 
 
 def parse(key: Key, text: str, place: str) -> object:
@@ -254,11 +255,39 @@ def check(key: Key, value: object, place: str) -> object:
     if value is None:
         return None
     value = _coerce(key, value)
-    try:
-        Profile.model_validate(nest({key.name: value}))
-    except ValidationError:
-        raise _wrong(key, value, place) from None
+    if not _is_valid(key, value):
+        raise _wrong(key, value, place)
     return value
+
+
+def _is_valid(key: Key, value: object) -> bool:
+    """Whether the value, in its final form, is one of the key's; the same as pydantic finds, but for its
+    taking True and 1.0 for the choice 1.
+    """
+    match key.kind:
+        case "choice":
+            return any(type(choice) is type(value) and choice == value for choice in key.choices)
+        case "whole" | "number":
+            return type(value) is (int if key.kind == "whole" else float) and _is_in_range(key, value)
+        case "bool":
+            return isinstance(value, bool)
+        case "text":
+            return isinstance(value, str)
+        case "list":
+            return isinstance(value, tuple) and _are_texts(cast("tuple[object, ...]", value))
+        case "mapping":
+            pairs = cast("dict[object, object]", value) if isinstance(value, dict) else {None: None}
+            return _are_texts(pairs) and _are_texts(pairs.values())
+
+
+def _is_in_range(key: Key, value: float) -> bool:
+    low = -math.inf if key.minimum is None else key.minimum
+    high = math.inf if key.maximum is None else key.maximum
+    return low <= value <= high and (isinstance(value, int) or math.isfinite(value))
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _coerce(key: Key, value: object) -> object:
@@ -272,13 +301,20 @@ def _coerce(key: Key, value: object) -> object:
         case "text" if whole is not None:
             return str(whole)
         case "number" if whole is not None:
-            return float(whole)
+            return _float(whole)
         case "list" if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         case "list" if items is not None:
             return tuple(items)
         case _:
             return value
+
+
+def _float(whole: int) -> float:
+    try:
+        return float(whole)
+    except OverflowError:
+        return math.inf  # which no setting takes
 
 
 def _items(value: object) -> list[object] | None:
@@ -315,9 +351,10 @@ def _fix(key: Key, value: object) -> str:
     if key.kind == "choice":
         if isinstance(value, str) and value in map(str, key.choices):
             return f"write {value} without quotes"
-        close = difflib.get_close_matches(str(value).lower(), [str(c).lower() for c in key.choices], n=1)
-        if close:
-            return "write " + next(str(c) for c in key.choices if str(c).lower() == close[0])
+        by_word = {str(choice).lower(): str(choice) for choice in key.choices}
+        guess = nearest(str(value).lower(), by_word)
+        if guess:
+            return f"write {by_word[guess]}"
     if key.kind == "text" and not isinstance(value, str):
         return f'put it in quotes: "{_shown(value)}"'
     return f"write {key.expected}, or null to have xl decide"
@@ -326,10 +363,9 @@ def _fix(key: Key, value: object) -> str:
 def _is_number(key: Key, text: str) -> bool:
     try:
         parsed = int(text) if key.kind == "whole" else float(text)
-        Profile.model_validate(nest({key.name: parsed}))
-    except (ValueError, ValidationError):
+    except ValueError:
         return False
-    return True
+    return _is_valid(key, parsed)
 
 
 def nest(flat: Mapping[str, object]) -> dict[str, object]:

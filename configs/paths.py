@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from .errors import XlError
+from .guesses import nearest
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -95,7 +95,7 @@ def find_profile(environ: Mapping[str, str], name: str, named_by: str) -> Path:
     if name in shipped:
         return shipped[name]
     known = [*own, *shipped]
-    close = difflib.get_close_matches(name, known, n=1)
+    guess = nearest(name, known)
     what = f"there is no profile {name}"
     if Path(name).suffix in _SUFFIXES:
         raise XlError(
@@ -108,7 +108,7 @@ def find_profile(environ: Mapping[str, str], name: str, named_by: str) -> Path:
         what,
         f"{named_by} asks for it, and neither {home / 'profiles' if home else 'a config folder'} nor the "
         "presets hold one of that name",
-        f"did you mean {close[0]}?" if close else "use one of " + ", ".join(known),
+        f"did you mean {guess}?" if guess else "use one of " + ", ".join(known),
     )
 
 
@@ -117,11 +117,11 @@ def find_preset(name: str, named_by: str) -> Path:
     shipped = presets()
     if name in shipped:
         return shipped[name]
-    close = difflib.get_close_matches(name, shipped, n=1)
+    guess = nearest(name, shipped)
     raise XlError(
         f"there is no preset {name}",
         f"{named_by} asks for it, and xl brings none of that name",
-        f"did you mean {close[0]}?" if close else "use one of " + ", ".join(shipped),
+        f"did you mean {guess}?" if guess else "use one of " + ", ".join(shipped),
     )
 
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import get_args
 
 from . import consistency, paths
-from .env import variables_layer
+from .documents import Document
 from .errors import XlError, raise_all
-from .files import Document
 from .keys import all_keys, nest
 from .layers import Layer, Origin, OriginKind, Value, printed
-from .profile import Profile
+from .profile import Profile, make_profile
 from .project import find_project_file
 from .sources import Sources
 from .unbuilt import launch_note
+from .variables import variables_layer
 
 _RANKS = {kind: rank for rank, kind in enumerate(get_args(OriginKind))}
 _DEFAULT = Origin("default", "default")
@@ -78,7 +78,7 @@ def resolve(
     problems, warnings = consistency.settle(values, _RANKS, cwd)
     raise_all(problems)
     return Resolved(
-        profile=Profile.model_validate(nest(_wanted(values))),
+        profile=make_profile(nest(_wanted(values))),
         values=values,
         label=" + ".join(_labels(layers)) or "none",
         warnings=(*sources.warnings, *warnings),

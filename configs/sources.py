@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import cast
 
 from . import accelerate_file, deepspeed_file, paths, trust
+from .documents import Document, Entry, flatten
 from .errors import XlError
-from .files import Document, Entry, flatten, read_document
 from .keys import all_keys, canonical, check, find_key, nearest_key, sections, unknown_key, variable_key
 from .layers import Flags, Layer, Origin, OriginKind, Value
 from .migrations import SCHEMA_VERSION, migrate
@@ -38,6 +38,8 @@ class Sources:
 
     def file(self, path: Path, kind: OriginKind, named_by: str, label: str = "") -> Layer | None:
         """The layer of a file; None when the file cannot be read."""
+        from .files import read_document  # imports yaml, which a launch without files does not need
+
         shown = paths.shown(path, self.cwd)
         try:
             document = read_document(path, shown, named_by)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
-from .atomic import write_atomic
 from .errors import XlError
 from .paths import config_home, writable_home
+
+# Every launch asks `needs_trust`; what the rest imports is left to the few that come to it.
 
 _LOADER_PREFIXES = ("LD_", "DYLD_")
 _LOADER_NAMES = {"PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "BASH_ENV"}
@@ -27,6 +26,8 @@ def needs_trust(key: str) -> bool:
 
 def content_hash(path: Path) -> str:
     """The hash by which a file's content is known again."""
+    import hashlib
+
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -37,6 +38,8 @@ def is_trusted(path: Path, environ: Mapping[str, str]) -> bool:
 
 def trust(path: Path, environ: Mapping[str, str]) -> None:
     """Remember the file with its present content; an older record of it goes."""
+    from .atomic import write_atomic
+
     store = writable_home(environ) / "trusted"
     others = [(known, name) for known, name in _records(environ) if name != str(path.resolve())]
     write_atomic(store, _lines([*others, (content_hash(path), str(path.resolve()))]))
@@ -52,6 +55,8 @@ def untrusted(key: str, place: str, path: Path) -> XlError:
 
 
 def _records(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    import json
+
     home = config_home(environ)
     try:
         lines = (home / "trusted").read_text(encoding="utf-8").splitlines() if home else []
@@ -64,4 +69,6 @@ def _records(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def _lines(records: Iterable[tuple[str, str]]) -> str:
     """One JSON list a line: a path may hold any character."""
+    import json
+
     return "".join(json.dumps([known, name]) + "\n" for known, name in records)

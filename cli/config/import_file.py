@@ -10,9 +10,10 @@ import click
 
 from ...configs import accelerate_file, deepspeed_file, paths
 from ...configs.accelerate_file import Row
+from ...configs.documents import Document, flatten, plain
 from ...configs.env import read_environ
 from ...configs.errors import XlError, raise_all
-from ...configs.files import Document, flatten, plain, read_document, write_profile
+from ...configs.files import read_document, write_profile
 from ...configs.resolve import check_document
 from ...configs.unbuilt import launch_note
 

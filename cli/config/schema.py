@@ -7,7 +7,7 @@ from typing import cast
 
 import click
 
-from ...configs.profile import Profile
+from ...configs.schema import json_schema
 
 
 @click.command()
@@ -15,7 +15,7 @@ def schema() -> None:
     """Print the JSON Schema of a settings file."""
     document: dict[str, object] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **Profile.model_json_schema(),
+        **json_schema(),
     }
     click.echo(json.dumps(_nullable(document), indent=2))
 

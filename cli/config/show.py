@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ...configs import paths
+from ...configs.documents import flatten, plain
 from ...configs.env import read_environ
 from ...configs.errors import XlError
 from ...configs.project import find_project_file
@@ -49,7 +50,7 @@ def _print(path: Path, title: str) -> None:
 
 def _warn(text: str, path: Path) -> None:
     """Say what is written there and a launch would refuse; what else is wrong with it, `validate` finds."""
-    from ...configs.files import flatten, parse_document, plain  # imports yaml
+    from ...configs.files import parse_document  # imports yaml
 
     try:
         entries = parse_document(text, path, str(path)).entries

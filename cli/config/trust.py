@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from ...configs import paths, project
+from ...configs.documents import flatten, plain
 from ...configs.env import read_environ
 from ...configs.errors import XlError
-from ...configs.files import flatten, plain, read_document
+from ...configs.files import read_document
 from ...configs.keys import canonical
 from ...configs.trust import needs_trust
 from ...configs.trust import trust as remember

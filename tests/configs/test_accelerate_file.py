@@ -9,6 +9,7 @@ import pytest
 from xl.configs.accelerate_file import Reading, is_accelerate, read
 from xl.configs.errors import XlError
 from xl.configs.files import read_document
+from xl.configs.profile import DeepSpeed, Fsdp
 from xl.configs.resolve import Resolved, resolve
 
 # What `accelerate config` of several versions writes for two GPUs, with its defaults spelled out.
@@ -103,17 +104,17 @@ def test_a_plain_file(tmp_path: Path) -> None:
 def test_an_fsdp_file(tmp_path: Path) -> None:
     profile = launch(tmp_path, FSDP).profile
     assert (profile.backend, profile.mixed_precision) == ("fsdp", "bf16")
-    assert profile.fsdp.model_dump(exclude_defaults=True) == {
-        "version": 1,
-        "sharding_strategy": "FULL_SHARD",
-        "reshard_after_forward": True,
-        "offload_params": True,
-        "min_num_params": 100,
-        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "transformer_layer_cls_to_wrap": ("LlamaDecoderLayer", "Other"),
-        "backward_prefetch": "BACKWARD_PRE",
-        "state_dict_type": "SHARDED_STATE_DICT",
-    }
+    assert profile.fsdp == Fsdp(
+        version=1,
+        sharding_strategy="FULL_SHARD",
+        reshard_after_forward=True,
+        offload_params=True,
+        min_num_params=100,
+        auto_wrap_policy="TRANSFORMER_BASED_WRAP",
+        transformer_layer_cls_to_wrap=("LlamaDecoderLayer", "Other"),
+        backward_prefetch="BACKWARD_PRE",
+        state_dict_type="SHARDED_STATE_DICT",
+    )
 
 
 def test_a_deepspeed_file(tmp_path: Path) -> None:
@@ -124,12 +125,12 @@ def test_a_deepspeed_file(tmp_path: Path) -> None:
         4,
     )
     assert (profile.num_processes, profile.num_machines, profile.machine_rank) == (8, 2, 1)
-    assert profile.deepspeed.model_dump(exclude_defaults=True) == {
-        "zero_stage": 3,
-        "offload_optimizer_device": "cpu",
-        "zero3_init_flag": True,
-        "zero3_save_16bit_model": True,
-    }
+    assert profile.deepspeed == DeepSpeed(
+        zero_stage=3,
+        offload_optimizer_device="cpu",
+        zero3_init_flag=True,
+        zero3_save_16bit_model=True,
+    )
     assert profile.dynamo.backend == "inductor"
 
 

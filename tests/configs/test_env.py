@@ -1,52 +1,21 @@
-"""The variables: one for each setting, wrong ones with a hint, and xl's own left alone."""
+"""The environment is read as a copy, and changed only where that is asked for."""
 
 from __future__ import annotations
 
-from xl.configs.env import read_environ, variables_layer
-from xl.configs.errors import XlError
-from xl.configs.keys import all_keys
+import os
 
-
-def problems(**environ: str) -> str:
-    found: list[XlError] = []
-    variables_layer(environ, found)
-    return "\n".join(map(str, found))
-
-
-def test_variables_become_typed_values() -> None:
-    found: list[XlError] = []
-    environ = {
-        "XL_NUM_PROCESSES": "2",
-        "XL_FSDP_OFFLOAD_PARAMS": "true",
-        "XL_HOSTS": "a,b",
-        "XL_SEED": "null",
-    }
-    layer = variables_layer(
-        environ | {"OTHER": "x", "XL_CONFIG_HOME": "/x", "XL_WORKER_SETTINGS": "{}"}, found
-    )
-    assert found == []
-    assert {name: value.value for name, value in layer.values.items()} == {
-        "num_processes": 2,
-        "fsdp.offload_params": True,
-        "hosts": ("a", "b"),
-        "seed": None,
-    }
-
-
-def test_wrong_variables_are_all_reported() -> None:
-    text = problems(XL_NUM_PROCESES="2", XL_SEED="x", XL_CPU="", XL_ENV="A=1", XL_ZZZZZZ="1")
-    assert "did you mean XL_NUM_PROCESSES?" in text
-    assert "seed: 'x' is not a whole number" in text
-    assert "cpu: the value is empty" in text
-    assert "--env NAME=VALUE" in text
-    assert "unset XL_ZZZZZZ" in text
-
-
-def test_every_setting_has_a_variable() -> None:
-    assert problems(**{key.variable: "null" for key in all_keys().values() if key.kind != "mapping"}) == ""
+from xl.configs.env import change_environment, read_environ, take_variable
 
 
 def test_the_snapshot_is_a_copy() -> None:
     snapshot = read_environ()
     snapshot["XL_SEED"] = "1"
     assert "XL_SEED" not in read_environ()
+
+
+def test_variables_are_set_taken_and_removed() -> None:
+    change_environment({"XL_TEST_ONE": "1", "XL_TEST_TWO": "2"})
+    assert take_variable("XL_TEST_ONE") == "1"
+    assert take_variable("XL_TEST_ONE") is None
+    change_environment({}, ["XL_TEST_TWO", "XL_TEST_NONE"])
+    assert not any(name.startswith("XL_TEST_") for name in os.environ)

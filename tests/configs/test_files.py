@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from xl.configs.documents import Document, flatten, plain
 from xl.configs.errors import XlError
 from xl.configs.files import (
-    Document,
-    flatten,
-    plain,
     profile_text,
     read_document,
     write_atomic,

@@ -328,7 +328,7 @@ def test_variable_and_file_set_or_not(place: Place, key: Key) -> None:
     first, second = two_values(key)
     for typed, in_file in ((first, second), (second, first)):
         if typed == ():
-            continue  # an empty variable is refused, see test_env.py
+            continue  # an empty variable is refused, see test_variables.py
         write_profile(place.cwd / "a.yaml", {key.name: in_file})
         both = resolve(base, place.environ | {key.variable: as_text(typed)}, place.cwd, None, "a.yaml")
         assert both.values[key.name].value == typed
