@@ -64,6 +64,7 @@ class FilePatches:
                 return real(*args, **kwargs)
             if kwargs.get("opener") is not None:  # it opens something by itself, and comes by here again
                 return real(*args, **kwargs)
+            args = _by_position(args, kwargs)
             with self.real_files():
                 try:
                     return action(real, *args, **kwargs)
@@ -91,3 +92,13 @@ class FilePatches:
             yield
         finally:
             self._raw.on = False
+
+
+def _by_position(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Take the paths out of the arguments given by name."""
+    for names in (("file", "path", "src", "obj", "f"), ("dst", "f"))[len(args) :]:
+        found = next((name for name in names if name in kwargs), None)
+        if found is None:
+            break
+        args = (*args, kwargs.pop(found))
+    return args

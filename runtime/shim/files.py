@@ -56,7 +56,7 @@ class _Files:
         actions: dict[str, Function] = {
             "open": self._os_open, "mkdir": self._mkdir, "rmdir": self._rmdir, "unlink": self._unlink,
             "remove": self._unlink, "rename": self._rename, "replace": self._rename, "link": self._link,
-            "symlink": self._link, "truncate": self._truncate, "listdir": self._listdir,
+            "symlink": self._symlink, "truncate": self._truncate, "listdir": self._listdir,
             "scandir": self._scandir,
         }  # fmt: skip
         actions.update(dict.fromkeys(_LOOKING, self._look))
@@ -90,7 +90,10 @@ class _Files:
     def _mark(self, real: Function, path: Any, *args: Any, **kwargs: Any) -> Any:
         if self._overlay.exempt(path):
             return real(path, *args, **kwargs)
-        return real(self._overlay.private(path), *args, **kwargs) if self._overlay.has_private(path) else None
+        place = self._overlay.view(path)
+        if self._overlay.has_private(path) or not os.path.lexists(place):
+            return real(place, *args, **kwargs)  # of a missing file it fails as the script expects
+        return None
 
     def _open(self, real: Function, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if self._overlay.exempt(file):
@@ -155,11 +158,22 @@ class _Files:
     def _link(self, real: Function, source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
         if self._overlay.exempt(target):
             return real(source, target, *args, **kwargs)
-        if self._overlay.exists(target):
-            raise FileExistsError(17, "File exists", os.fspath(target))
+        self._refuse_existing(target)
+        # A hard link to the real file would let a later write reach it.
+        origin = source if self._overlay.exempt(source) else self._overlay.prepare(source, keep=True)
+        return real(origin, self._overlay.prepare(target, keep=False), *args, **kwargs)
+
+    def _symlink(self, real: Function, source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+        if self._overlay.exempt(target):
+            return real(source, target, *args, **kwargs)
+        self._refuse_existing(target)
         place = self._overlay.prepare(target, keep=False)
         absolute = os.path.isabs(source) and not self._overlay.exempt(source)
         return real(self._overlay.view(source) if absolute else source, place, *args, **kwargs)
+
+    def _refuse_existing(self, path: Any) -> None:
+        if self._overlay.exists(path):
+            raise FileExistsError(17, "File exists", os.fspath(path))
 
     def _truncate(self, real: Function, path: Any, length: int) -> None:
         real(path if self._overlay.exempt(path) else self._overlay.prepare(path, keep=True), length)

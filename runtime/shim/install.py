@@ -8,7 +8,7 @@ import torch
 
 from ..collectives import Communicator
 from ..rendezvous import connect_store
-from . import aside, files, loaders, losses, norms, region, stdin
+from . import aside, files, loaders, losses, norms, programs, region, stdin
 from .gradients import GradientSide
 from .modules import ModuleCalls
 from .report import Report
@@ -56,6 +56,7 @@ def assemble(session: Session, gradients: GradientSide) -> None:
         norms.install(session)
         region.install(session)
         stdin.install(session)
+        programs.install(session)
         aside.StepAside(session, lambda: aside.show_job(session)).install()
         if settings.overlay is not None:
             files.install(session, settings.overlay)

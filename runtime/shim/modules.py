@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +56,7 @@ class ModuleCalls:
         self._forward = cast("Forward", nn.Module.__call__)
         self._plans = Plans()
         self._surroundings = Surroundings()
+        self._verified: WeakSet[nn.Module] = WeakSet()
         self._depth = _Depth()
         self._process, self._thread = os.getpid(), threading.get_ident()
         self._calls = 0
@@ -120,7 +122,8 @@ class ModuleCalls:
         assert session.comm is not None
         rows = rows_of(leaves, decision.dims)
         part = Part(session.comm, tuple(shares(rows, session.size)), session.report)
-        if fresh and module.training and torch.is_grad_enabled():
+        if (fresh or module not in self._verified) and module.training and torch.is_grad_enabled():
+            self._verified.add(module)
             return self._split_first(module, (args, kwargs), leaves, decision, part)
         return self._split(module, (args, kwargs), leaves, decision, part)
 
@@ -145,14 +148,16 @@ class ModuleCalls:
         rows = rows_of(call.leaves, split.dims)
         if rows < session.size:
             return Full(f"its batch of {rows} is smaller than the number of processes"), False
+        found = self._surroundings.find(plain := getattr(module, "_orig_mod", module))
+        if not found.sees_sizes:  # as many samples as there are, it does the same
+            return split, False
         known = self._plans.confirmed(module, call, split, rows, session.size)
         if known is not None:
             return known, False
-        plain, variables = getattr(module, "_orig_mod", module), self._surroundings.of(module)
         ranks = tuple(shares(rows, session.size))
         try:
             refusal = Confirmation(
-                self._forward, plain, tree, call.leaves, split, ranks, session.rank, variables
+                self._forward, plain, tree, call.leaves, split, ranks, session.rank, found.variables
             ).run()
         except torch.OutOfMemoryError:
             name = type(module).__name__

@@ -73,13 +73,14 @@ def set_stream_states(states: tuple[object, object]) -> None:
 
 def same_states(first: tuple[object, object], second: tuple[object, object]) -> bool:
     """Whether nothing was drawn between two calls of `stream_states`."""
-    return (
-        first[0] == second[0] and repr(first[1]) == repr(second[1]) and _words(first[1]) == _words(second[1])
-    )
+    return first[0] == second[0] and _words(first[1]) == _words(second[1])
 
 
 def _words(state: object) -> bytes:
-    return b"" if state is None else cast("bytes", cast("Any", state)[1].tobytes())
+    if state is None:
+        return b""
+    name, key, *rest = cast("tuple[Any, ...]", state)
+    return repr((name, *rest)).encode() + cast("bytes", key.tobytes())
 
 
 def _numpy() -> Any:

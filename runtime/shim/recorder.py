@@ -15,7 +15,7 @@ from .overlay import is_outside
 if TYPE_CHECKING:
     from .session import Session
 
-_CHANGED = {"mkdir": (0,), "truncate": (0,), "link": (1,), "symlink": (1,)}
+_CHANGED = {"mkdir": (0,), "truncate": (0,), "link": (0, 1), "symlink": (1,)}
 _UNLINKED = {"rmdir": (0,), "unlink": (0,), "remove": (0,), "rename": (0, 1), "replace": (0, 1)}
 
 

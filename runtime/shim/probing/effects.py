@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import FrameType
 from typing import Any, cast
 
 from .watch import is_torch
@@ -74,7 +75,7 @@ class _Watched:
         self._stream, self._write = stream, stream.write
 
     def write(self, text: str) -> int:
-        if _contained.effects is not None:
+        if _contained.effects is not None and not _is_none_of_the_model():
             _contained.effects.stop("prints something")
         return self._write(text)
 
@@ -126,7 +127,7 @@ def _on_event(effects: Effects, event: str, args: tuple[Any, ...]) -> None:
         what = "starts another program or process"
     elif event in _CHANGES:
         what = f"does {event}"
-    if what is not None and not _by_a_compiler():
+    if what is not None and not _is_none_of_the_model():
         effects.stop(what)
 
 
@@ -139,13 +140,29 @@ def _writes(path: object, mode: object, flags: object) -> bool:
     return isinstance(flags, int) and bool(flags & _WRITE_FLAGS)
 
 
-def _by_a_compiler() -> bool:
-    """Whether the nearest code outside the standard library is torch's or a compiler's."""
-    frame = sys._getframe(3)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        package = name.partition(".")[0]
-        if package != "xl" and (package not in sys.stdlib_module_names or package == "__main__"):
-            return is_torch(name) or package in _COMPILERS
+def _is_none_of_the_model() -> bool:
+    """Whether torch or a compiler does it, or what somebody has put into torch to watch it.
+
+    The nearest frame outside the standard library tells. A function called by one of torch's, other than as
+    the forward of a module of the script's, stands for a function of torch: it watches, and computes nothing
+    of the model.
+    """
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and _is_passed_over(frame):
         frame = frame.f_back
-    return False
+    if frame is None or _package(frame) in (*_COMPILERS, "torch"):
+        return frame is not None
+    caller = frame.f_back
+    if caller is None or _package(caller) != "torch":
+        return False
+    module = caller.f_locals.get("self")
+    return "_call_impl" not in caller.f_code.co_name or is_torch(type(module).__module__)
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _is_passed_over(frame: FrameType) -> bool:
+    package = _package(frame)
+    return package == "xl" or (package in sys.stdlib_module_names and package != "__main__")

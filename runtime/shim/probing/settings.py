@@ -38,25 +38,43 @@ def inspect(module: nn.Module, variables: Sequence[Variable] = ()) -> tuple[str 
         obstacle = "a hook on all modules must see the whole batch"
     seen: dict[int, object] = {}
     for child in module.modules():
-        attributes = child.__dict__
-        settings.append(type(child))
-        settings += [
-            _nested(value, 0, seen) for key, value in attributes.items() if key not in _OWN_ATTRIBUTES
-        ]
-        if _user_hooks(*(attributes[name] for name in _HOOKS)):
-            obstacle = f"a hook on {type(child).__name__} must see the whole batch"
-        for parameter in child._parameters.values():
-            if isinstance(parameter, UninitializedTensorMixin):
-                return SHAPELESS, None
-            if parameter is not None and not parameter.is_leaf:
-                obstacle = COMPUTED
+        _add_settings(child, settings, seen)
+        found = _obstacle_of(child)
+        if found == SHAPELESS:
+            return SHAPELESS, None
+        obstacle = found or obstacle
     settings += [_nested(variable.get(), 0, seen) for variable in variables]
     return obstacle, tuple(settings)
 
 
-_PLAIN = (bool, int, float, str)
+def _add_settings(module: nn.Module, settings: list[Hashable], seen: dict[int, object]) -> None:
+    settings.append(type(module))
+    for key, value in module.__dict__.items():  # before every call: the usual kinds first
+        if type(value) in _PLAIN:
+            settings.append(cast("Hashable", value))
+        elif key not in _OWN_ATTRIBUTES:
+            settings.append(_nested(value, 0, seen))
+
+
+def _obstacle_of(module: nn.Module) -> str | None:
+    """What forbids to split a call that runs this module, its children aside."""
+    attributes, obstacle = module.__dict__, None
+    for name in _HOOKS:
+        if attributes[name] and _user_hooks(attributes[name]):
+            obstacle = f"a hook on {type(module).__name__} must see the whole batch"
+    for parameter in module._parameters.values():
+        if parameter is None:
+            continue
+        if type(parameter) is not nn.Parameter and isinstance(parameter, UninitializedTensorMixin):
+            return SHAPELESS
+        if not parameter.is_leaf:
+            obstacle = COMPUTED
+    return obstacle
+
+
+_PLAIN = frozenset({bool, int, float, str, type(None)})
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
-_OWN_ATTRIBUTES = frozenset(nn.Module().__dict__) - {"training"}
+_OWN_ATTRIBUTES = frozenset(nn.Module().__dict__)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _MAX_DEPTH = 4

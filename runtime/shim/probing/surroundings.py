@@ -24,6 +24,11 @@ _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"})
 _FOREIGN = frozenset({"torch", "numpy", "xl", "torchvision"})
 
+_SIZES = frozenset(
+    {"shape", "size", "numel", "nelement", "chunk", "split", "tensor_split", "unfold", "narrow", "stride"}
+)
+_SLICES = frozenset({"BUILD_SLICE", "BINARY_SLICE", "STORE_SLICE"})
+
 GONE = object()
 """The value of a variable that does not exist."""
 
@@ -66,27 +71,45 @@ class Variable:
             setattr(self.owner, self.name, value)
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the code of a module's forwards shows.
+
+    Args:
+        variables: what they use outside of the module.
+        sees_sizes: they ask for a size, or slice, so that the number of samples may decide something.
+    """
+
+    variables: tuple[Variable, ...]
+    sees_sizes: bool
+
+
 class Surroundings:
-    """Finds the variables of modules, once for each class."""
+    """Reads the code of modules, once for each."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[nn.Module, tuple[Variable, ...]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[nn.Module, Found] = WeakKeyDictionary()
 
-    def of(self, module: nn.Module) -> tuple[Variable, ...]:
-        """Return the variables that the forwards of `module` and its submodules use."""
+    def find(self, module: nn.Module) -> Found:
+        """Return what the code of the forwards of `module` and its submodules shows."""
         found = self._known.get(module)
         if found is None:
             search = _Search()
             for child in module.modules():
                 search.enter_module(child)
             search.run()
-            found = self._known[module] = tuple(search.found.values())
+            found = self._known[module] = Found(tuple(search.found.values()), search.sees_sizes)
         return found
+
+    def of(self, module: nn.Module) -> tuple[Variable, ...]:
+        """Return the variables that the forwards of `module` and its submodules use."""
+        return self.find(module).variables
 
 
 class _Search:
     def __init__(self) -> None:
         self.found: dict[tuple[int, str], Variable] = {}
+        self.sees_sizes = False
         self._waiting: list[types.FunctionType] = []
         self._entered: dict[int, types.FunctionType] = {}  # the reference keeps the id taken
         self._classes: list[type] = []
@@ -95,6 +118,7 @@ class _Search:
         """Follow every function that was entered, and those that it names."""
         while self._waiting and len(self._entered) < _MAX_FUNCTIONS:
             self._read(self._waiting.pop())
+        self.sees_sizes = self.sees_sizes or bool(self._waiting)
 
     def enter_module(self, module: nn.Module) -> None:
         kind = type(module)
@@ -125,6 +149,8 @@ class _Search:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             self._take(Variable(cell, name))
         globals_, attributes = _names(function.__code__)
+        sizes = attributes & _SIZES or "len" in globals_ or _slices(function.__code__)
+        self.sees_sizes = self.sees_sizes or bool(sizes)
         for name in globals_:
             if name in function.__globals__:
                 self._take(Variable(function.__globals__, name), attributes)
@@ -161,6 +187,12 @@ def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
             elif instruction.opname in _ATTRIBUTES:
                 attributes.add(str(instruction.argval))
     return frozenset(globals_), frozenset(attributes)
+
+
+def _slices(code: types.CodeType) -> bool:
+    return any(
+        instruction.opname in _SLICES for inner in _codes(code) for instruction in dis.get_instructions(inner)
+    )
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -249,3 +249,22 @@ def test_temporary_files_on_both_ranks(two: tuple[Session, Session, Path]) -> No
             assert Path("m.json").read_text() == "2"
             assert sorted(os.listdir()) == ["m.json", "n.json", "old"]
     assert sorted(os.listdir()) == ["m.json", "n.json", "old"]
+
+
+def test_paths_by_name_marks_and_hard_links_on_both_ranks(two: tuple[Session, Session, Path]) -> None:
+    first, second, tmp_path = two
+    for session in (first, second):
+        with as_rank(session, tmp_path):
+            with open(file="named", mode="w") as file:
+                file.write("1")
+            os.rename(src="named", dst="renamed")
+            torch.save(obj=torch.ones(2), f="m.pt")
+            assert torch.load(f="m.pt").sum() == 2
+            assert not os.path.exists("flag")
+            Path("flag").touch()
+            assert os.path.exists("flag")
+            os.link("n.json", "hard")
+            with open("hard", "a") as file:
+                file.write("2")
+            assert Path("hard").read_text() == Path("n.json").read_text() == "12"
+    assert Path("n.json").read_text() == "12"

@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import itertools
 import random
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 
 from xl.runtime.shim.probing.decision import Full, Output, Split
 from xl.runtime.shim.probing.probe import probe
+from xl.runtime.shim.probing.surroundings import Surroundings
 
 from .bodies import B, Body, decide, rows, why
 
@@ -295,3 +297,46 @@ def test_outputs_that_cannot_be_put_together() -> None:
     assert isinstance(decide(Body(lambda _, h: (h, np.ones(2))), torch.randn(B, 6)), Full)
     assert isinstance(decide(Body(lambda _, h: torch.zeros(3)), torch.randn(B, 6)), Full)
     assert Output("rows").dim == 0
+
+
+def test_what_watches_torch_is_no_part_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    linear, log_softmax = nn.Linear.forward, F.log_softmax
+
+    def watched_linear(self: nn.Linear, x: Tensor) -> Tensor:
+        with open(tmp_path / "rows.txt", "a") as file:
+            file.write("row")
+        return linear(self, x)
+
+    def watched_softmax(*args: Any, **kwargs: Any) -> Tensor:
+        print("called")
+        return log_softmax(*args, **kwargs)
+
+    monkeypatch.setattr(nn.Linear, "forward", watched_linear)
+    monkeypatch.setattr(F, "log_softmax", watched_softmax)
+    assert rows(decide(nn.Sequential(nn.Linear(6, 6), nn.LogSoftmax(1)), torch.randn(B, 6))) == [("rows", 0)]
+    assert capsys.readouterr().out.count("called") == 3
+
+
+def test_code_that_sees_sizes() -> None:
+    class Plain(Body):
+        def forward(self, x: Tensor, *_: object) -> Any:
+            return self.linear(x) * 2
+
+    class Sized(Plain):
+        def forward(self, x: Tensor, *_: object) -> Any:
+            return super().forward(x).view(x.shape[0], -1)
+
+    class Sliced(Plain):
+        def forward(self, x: Tensor, *_: object) -> Any:
+            return helper(super().forward(x))
+
+    assert (
+        not Surroundings().find(nn.Sequential(nn.Linear(6, 6), nn.TransformerEncoderLayer(6, 2))).sees_sizes
+    )
+    assert [Surroundings().find(kind()).sees_sizes for kind in (Plain, Sized, Sliced)] == [False, True, True]
+
+
+def helper(h: Tensor) -> Tensor:
+    return torch.cat([h[:16], h[16:] * 3])

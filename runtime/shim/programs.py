@@ -1,0 +1,50 @@
+"""Says when a script starts other programs: each process does so, and xl does not see what they change."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_PATHS_OF_LIBRARIES = ("site-packages", "dist-packages")
+
+
+def install(session: Session) -> None:
+    """Patch the two ways to a program, `os.system` and `subprocess`, on rank 0, which speaks for all."""
+    if session.rank > 0:
+        return
+    for owner, name in ((os, "system"), (subprocess.Popen, "__init__")):
+        session.patch(owner, name, _noted(session, cast("Callable[..., Any]", getattr(owner, name))))
+
+
+def _noted(session: Session, inner: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(inner)
+    def start(*args: Any, **kwargs: Any) -> Any:
+        if session.aside is None and (where := _script_line()) is not None:
+            session.note(
+                f"the script starts another program ({where}): it runs on each of the {session.size} "
+                "processes; guard what writes or moves files by a check that it was not done before"
+            )
+        return inner(*args, **kwargs)
+
+    return start
+
+
+def _script_line() -> str | None:
+    """File and line of the script's own code that led here, or None where a library asks."""
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        package = name.partition(".")[0]
+        if package not in sys.stdlib_module_names or package == "__main__":
+            path = frame.f_code.co_filename
+            library = package == "xl" or any(part in path for part in _PATHS_OF_LIBRARIES)
+            return None if library else f"{os.path.basename(path)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
