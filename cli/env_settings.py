@@ -1,4 +1,4 @@
-"""Which settings files a launch from here would use, read without checking, which needs pydantic."""
+"""Which settings files a launch from here would use, read without checking, as far as that goes."""
 
 from __future__ import annotations
 
