@@ -1,4 +1,4 @@
-"""Which settings files a launch from here would use, read without checking, as far as that goes."""
+"""Which settings files a launch from here would use, as written, and what a launch would say of them."""
 
 from __future__ import annotations
 
