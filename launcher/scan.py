@@ -166,7 +166,7 @@ def _distributes(node: ast.AST) -> str | None:
 
 
 def _variables_set(node: ast.AST) -> Iterator[str]:
-    """The variables that a statement sets by `os.environ[...] =`, setdefault, update or putenv."""
+    """The variables that a statement of the script sets: an item, setdefault, update or putenv."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and _of_environ(node):
         yield _text(node.slice) or ""
     if not isinstance(node, ast.Call):

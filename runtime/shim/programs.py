@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from .frames import outside_stdlib, package_of
+
 if TYPE_CHECKING:
     from .session import Session
 
@@ -29,7 +31,7 @@ def _noted(session: Session, inner: Callable[..., Any]) -> Callable[..., Any]:
         if session.aside is None and (where := _script_line()) is not None:
             session.note(
                 f"the script starts another program ({where}): it runs on each of the {session.size} "
-                "processes; guard what writes or moves files by a check that it was not done before"
+                "processes; if it changes files, do that before the launch or pass --num-processes 1"
             )
         return inner(*args, **kwargs)
 
@@ -38,13 +40,10 @@ def _noted(session: Session, inner: Callable[..., Any]) -> Callable[..., Any]:
 
 def _script_line() -> str | None:
     """File and line of the script's own code that led here, or None where a library asks."""
-    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        package = name.partition(".")[0]
-        if package not in sys.stdlib_module_names or package == "__main__":
-            path = frame.f_code.co_filename
-            library = package == "xl" or any(part in path for part in _PATHS_OF_LIBRARIES)
-            return None if library else f"{os.path.basename(path)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return None
+    frame = outside_stdlib(sys._getframe(2))  # pyright: ignore[reportPrivateUsage]
+    if frame is None or package_of(frame) == "xl":
+        return None
+    path = frame.f_code.co_filename
+    if any(part in path for part in _PATHS_OF_LIBRARIES):
+        return None
+    return f"{os.path.basename(path)}:{frame.f_lineno}"

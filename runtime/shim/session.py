@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ...configs.errors import XlError
+from .patches import Patches
 
 if TYPE_CHECKING:
     import torch
@@ -49,9 +50,6 @@ class LoaderPosition(Protocol):
         ...
 
 
-_INHERITED = object()
-
-
 class Session:
     """What the patched functions of one process share; made by `install`, handed to every patch.
 
@@ -78,7 +76,7 @@ class Session:
         self.on_finish: list[Callable[[], None]] = []  # they complete the report
         self.loaders: list[LoaderPosition] = []  # the passes that are running, the one read last at the end
         self._connect = connect
-        self._patches: list[tuple[object, str, object]] = []
+        self._patches = Patches()
         self.kept_store: object | None = None  # served for a script that distributes itself
         self._noted: set[str] = set()
 
@@ -126,18 +124,11 @@ class Session:
 
     def patch(self, owner: object, name: str, replacement: object) -> None:
         """Replace `owner.name`; `unpatch` puts the original back."""
-        # As it is stored: a static method must not come back as a function, an inherited one not at all.
-        self._patches.append((owner, name, vars(owner).get(name, _INHERITED)))
-        setattr(owner, name, replacement)
+        self._patches.replace(owner, name, replacement)
 
     def unpatch(self) -> None:
         """Undo every patch, newest first (tests run many sessions in one process)."""
-        while self._patches:
-            owner, name, original = self._patches.pop()
-            if original is _INHERITED:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
+        self._patches.restore()
 
     def finish(self) -> None:
         """Write the report; the script has ended well."""

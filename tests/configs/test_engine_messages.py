@@ -6,19 +6,7 @@ import json
 
 import pytest
 
-from xl.configs.engine_messages import (
-    PACKET_BYTES,
-    Command,
-    Event,
-    Exited,
-    SignalWorkers,
-    Started,
-    StartWorker,
-    Sweep,
-    Swept,
-    decode,
-    encode,
-)
+from xl.configs import engine_messages as messages
 from xl.configs.worker import WorkerSettings
 
 SETTINGS = WorkerSettings("run", "plain", rank=3, world_size=4, mixed_precision="bf16", num_threads=2)
@@ -27,31 +15,31 @@ SETTINGS = WorkerSettings("run", "plain", rank=3, world_size=4, mixed_precision=
 @pytest.mark.parametrize(
     "message",
     [
-        StartWorker(SETTINGS, {"A": "1", "ODD": 'é"\n\udcff'}, ("RANK", "WORLD_SIZE")),
-        StartWorker(SETTINGS, {}),
-        SignalWorkers(15),
-        SignalWorkers(2, group=True),
-        Sweep(),
-        Started(0, 12),
-        Started(1, 13, "importing torch started threads"),
-        Exited(2, 14, -9, 1.25),
-        Swept(),
+        messages.StartWorker(SETTINGS, {"A": "1", "ODD": 'é"\n\udcff'}, ("RANK", "WORLD_SIZE")),
+        messages.StartWorker(SETTINGS, {}),
+        messages.SignalWorkers(15),
+        messages.SignalWorkers(2, group=True),
+        messages.Sweep(),
+        messages.Started(0, 12),
+        messages.Started(1, 13, "importing torch started threads"),
+        messages.Exited(2, 14, -9, 1.25),
+        messages.Swept(),
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_there_and_back(message: Command | Event) -> None:
-    assert decode(encode(message)) == message
+def test_there_and_back(message: messages.Command | messages.Event) -> None:
+    assert messages.decode(messages.encode(message)) == message
 
 
 def test_a_start_with_a_large_environment_fits_a_packet() -> None:
     """Only what differs from the job's environment travels, so tens of thousands of bytes are far more."""
     large = {f"VARIABLE_{number}": "x" * 100 for number in range(500)}
-    assert len(encode(StartWorker(SETTINGS, large))) < PACKET_BYTES
+    assert len(messages.encode(messages.StartWorker(SETTINGS, large))) < messages.PACKET_BYTES
 
 
 def test_a_message_of_another_version_is_not_taken() -> None:
-    packet = json.loads(encode(Started(0, 1)))
+    packet = json.loads(messages.encode(messages.Started(0, 1)))
     with pytest.raises(AssertionError):
-        decode(json.dumps({**packet, "more": 1}).encode())
+        messages.decode(json.dumps({**packet, "more": 1}).encode())
     with pytest.raises(KeyError):
-        decode(json.dumps({"kind": "Unknown"}).encode())
+        messages.decode(json.dumps({"kind": "Unknown"}).encode())

@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
 from typing import Any, cast
 
+from ..frames import outside_stdlib, package_of
 from .watch import is_torch
 
 _STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty")
@@ -147,22 +147,11 @@ def _is_none_of_the_model() -> bool:
     the forward of a module of the script's, stands for a function of torch: it watches, and computes nothing
     of the model.
     """
-    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and _is_passed_over(frame):
-        frame = frame.f_back
-    if frame is None or _package(frame) in (*_COMPILERS, "torch"):
+    frame = outside_stdlib(sys._getframe(2), "xl")  # pyright: ignore[reportPrivateUsage]
+    if frame is None or package_of(frame) in (*_COMPILERS, "torch"):
         return frame is not None
     caller = frame.f_back
-    if caller is None or _package(caller) != "torch":
+    if caller is None or package_of(caller) != "torch":
         return False
     module = caller.f_locals.get("self")
     return "_call_impl" not in caller.f_code.co_name or is_torch(type(module).__module__)
-
-
-def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
-
-
-def _is_passed_over(frame: FrameType) -> bool:
-    package = _package(frame)
-    return package == "xl" or (package in sys.stdlib_module_names and package != "__main__")

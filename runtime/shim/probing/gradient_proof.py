@@ -61,7 +61,8 @@ def check_gradients(
                 return
             reason = str(error).splitlines()[0][:120]
             raise Unsplittable(f"its gradients could not be tried ({reason})") from error
-    arguments = [dim for _, dim in _differentiable(split, whole)]
+    pairs = zip(whole.arguments, split.dims, strict=True)
+    arguments = [dim for leaf, dim in pairs if isinstance(leaf, Tensor) and leaf.requires_grad]
     _compare(full, first, second, [None] * len(parameters) + arguments)
 
 
@@ -84,14 +85,6 @@ def _of_piece(
         else:
             found[index] = whole * part if rule.how == "mean" else whole
     return found
-
-
-def _differentiable(split: Split, run: Run) -> list[tuple[Tensor, int | None]]:
-    return [
-        (leaf, dim)
-        for leaf, dim in zip(run.arguments, split.dims, strict=True)
-        if isinstance(leaf, Tensor) and leaf.requires_grad
-    ]
 
 
 def _gradients(run: Run, parameters: Sequence[Tensor], coefficients: dict[int, Tensor]) -> Gradients:

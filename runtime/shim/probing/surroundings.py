@@ -23,7 +23,7 @@ _MAX_FUNCTIONS = 300
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"})
 _FOREIGN = frozenset({"torch", "numpy", "xl", "torchvision"})
-
+# By these a forward learns how many samples there are, or picks some by their place.
 _SIZES = frozenset(
     {"shape", "size", "numel", "nelement", "chunk", "split", "tensor_split", "unfold", "narrow", "stride"}
 )

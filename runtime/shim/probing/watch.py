@@ -17,6 +17,7 @@ from torch._C import TensorBase
 from torch.autograd import Function
 from torch.utils._pytree import tree_leaves
 
+from ..patches import Patches
 from ..randomness import constant_instead, is_random, memory_order, name_of
 from .constants import Constants, storage_key, written_by
 
@@ -78,7 +79,7 @@ class Watch(Constants):
         self._from_batch: dict[int, Tensor] = {}
         self._from_chance: dict[int, Tensor] = {}
         self._from_state: dict[int, Tensor] = {storage_key(tensor): tensor for _, tensor in state}
-        self._replaced: list[tuple[object, str, Any]] = []
+        self._patches = Patches()
         for tensor in batch:
             self._mark(tensor)
 
@@ -92,23 +93,14 @@ class Watch(Constants):
 
     def __enter__(self) -> Any:
         for name, reason in _WATCHED_METHODS.items():
-            self._replace(Tensor, name, self._guarded(getattr(Tensor, name), reason))
-        self._replace(Tensor, "grad_fn", property(self._grad_fn))
-        self._replace(Function, "apply", classmethod(self._applied(vars(Function)["apply"].__func__)))
+            self._patches.replace(Tensor, name, self._guarded(getattr(Tensor, name), reason))
+        self._patches.replace(Tensor, "grad_fn", property(self._grad_fn))
+        self._patches.replace(Function, "apply", classmethod(self._applied(vars(Function)["apply"].__func__)))
         return super().__enter__()
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
-        while self._replaced:
-            owner, name, own = self._replaced.pop()
-            if own is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
-
-    def _replace(self, owner: object, name: str, value: object) -> None:
-        self._replaced.append((owner, name, vars(owner).get(name)))
-        setattr(owner, name, value)
+        self._patches.restore()
 
     def _applied(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:

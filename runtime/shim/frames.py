@@ -1,0 +1,21 @@
+"""Whose code is running: the frames of the stack by the package they belong to."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+
+def package_of(frame: FrameType) -> str:
+    """Return the top package of a frame's code; `__main__` for the script."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def outside_stdlib(frame: FrameType | None, *also: str) -> FrameType | None:
+    """Return the nearest frame, from `frame` outwards, that is not of the standard library or of `also`."""
+    while frame is not None:
+        package = package_of(frame)
+        if package not in also and (package == "__main__" or package not in sys.stdlib_module_names):
+            return frame
+        frame = frame.f_back
+    return None
