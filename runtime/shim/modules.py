@@ -25,8 +25,8 @@ from .probing.arguments import rows_of
 from .probing.confirm import Confirmation
 from .probing.decision import Full, Output, Split
 from .probing.probe import probe
-from .probing.settings import COMPUTED, SHAPELESS, inspect
-from .probing.surroundings import Surroundings
+from .probing.settings import COMPUTED, SHAPELESS, obstacle_of, settings_of
+from .probing.surroundings import NOTHING, Surroundings
 from .randomness import set_torch_streams, torch_streams
 from .region import SplitRegion
 from .session import shares
@@ -95,8 +95,8 @@ class ModuleCalls:
         if threading.get_ident() != self._thread:
             # Calls of several threads come in any order, and collectives must not.
             return self._in_full(module, args, kwargs, "it is called from a thread of the script")
-        variables = self._surroundings.of(module) if session.size > 1 else ()
-        obstacle, mode = inspect(module, variables)
+        found = self._surroundings.find(module) if session.size > 1 else NOTHING
+        obstacle = obstacle_of(module, found)
         if obstacle == SHAPELESS:
             return self._in_full(module, args, kwargs, obstacle)
         session.activate(_device_of(module))
@@ -106,7 +106,7 @@ class ModuleCalls:
         self._gradients.watch_inputs(leaves)
         if session.size == 1:
             return self._in_full(module, args, kwargs, "one process")
-        call, fresh = Call(leaves, structure, mode), False
+        call, fresh = Call(leaves, structure, settings_of(module, found.variables)), False
         decision: Split | Full = (
             Full(obstacle) if obstacle is not None else self._decide(module, (args, kwargs), call)
         )

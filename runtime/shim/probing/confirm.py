@@ -24,7 +24,7 @@ from .constants import Constants
 from .decision import Full, Output, Split
 from .effects import contained
 from .snapshot import Snapshot
-from .surroundings import Variable
+from .surroundings import Variable, uncached
 from .trial import TrialRegion, does_not_run
 
 Forward = Any
@@ -60,8 +60,8 @@ class Confirmation:
         state = [*self.module.named_parameters(), *self.module.named_buffers()]
         device = next((tensor.device for _, tensor in state), torch.device("cpu"))
         before, grad = Snapshot(self.module, self.variables), torch.is_grad_enabled()
-        constants = Constants(state)
-        with torch.inference_mode(False), preserved_streams(device):
+        constants = Constants([*state, *before.outside])
+        with torch.inference_mode(False), preserved_streams(device), uncached(self.variables):
             try:
                 try:
                     with torch.no_grad():

@@ -20,6 +20,7 @@ _CHANGES = (
     "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod",
     "shutil.copyfile", "shutil.move", "shutil.rmtree", "socket.connect", "socket.sendto",
 )  # fmt: skip
+_SETTINGS = ("os.putenv", "os.unsetenv")
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _HARMLESS = ("/dev/", "/proc/")
 _COMPILERS = ("triton",)  # they write caches and start compilers while a kernel is called first
@@ -46,6 +47,7 @@ class _Contained(threading.local):
 
 
 _contained = _Contained()
+_write = os.write
 _hooked = False
 
 
@@ -98,12 +100,20 @@ def _silent() -> Generator[None]:
             partial(delattr, stream, "write") if own is None else partial(setattr, stream, "write", own)
         )
     sys.stdout, sys.stderr = (s if s is None else cast("Any", _Watched(s)) for s in shown)
+    write, os.write = os.write, _descriptor_write  # no audit event tells of it
     try:
         yield
     finally:
+        os.write = write
         sys.stdout, sys.stderr = shown
         for action in undo:
             action()
+
+
+def _descriptor_write(descriptor: int, data: bytes) -> int:
+    if _contained.effects is not None and not _is_none_of_the_model():
+        _contained.effects.stop("writes to a descriptor")
+    return _write(descriptor, data)
 
 
 def _hook() -> None:
@@ -125,6 +135,8 @@ def _on_event(effects: Effects, event: str, args: tuple[Any, ...]) -> None:
         what = f"writes the file {args[0]}" if _writes(*args) else None
     elif event in _STARTS:
         what = "starts another program or process"
+    elif event in _SETTINGS:
+        what = "changes the environment"
     elif event in _CHANGES:
         what = f"does {event}"
     if what is not None and not _is_none_of_the_model():

@@ -26,8 +26,9 @@ from .decision import Full, Split
 from .effects import contained
 from .gradient_proof import check_gradients
 from .judge import judge
+from .kinds import is_stream
 from .snapshot import Snapshot
-from .surroundings import Variable, is_stream
+from .surroundings import Variable, uncached
 from .trial import Run, TrialRegion, Unsplittable, does_not_run, shown_zeros
 from .watch import Watch
 
@@ -104,7 +105,7 @@ class _Probe:
     def run(self) -> Split | Full:
         grad = torch.is_grad_enabled()
         # Tensors made in inference mode have no version, and cannot stand in for parameters.
-        with torch.inference_mode(False), torch.set_grad_enabled(grad):
+        with torch.inference_mode(False), torch.set_grad_enabled(grad), uncached(self.variables):
             return self._run()
 
     def _check_arguments(self) -> None:
@@ -117,8 +118,9 @@ class _Probe:
         self._check_arguments()
         many, few = sample_counts(self.leaves, self.dims)
         before = Snapshot(self.module, self.variables)
-        if not before.complete:
-            return Full("it holds too many objects to tell whether forward() changes one", lasting=True)
+        if before.obstacle is not None:
+            return Full(before.obstacle, lasting=True)
+        self.state += before.outside
         data = [(parameter, parameter.data) for parameter in self.module.parameters()]
         with preserved_streams(self.device), shown_zeros(self.module):
             try:

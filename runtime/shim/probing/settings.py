@@ -6,45 +6,65 @@
 
 from __future__ import annotations
 
+import array
+import contextvars
 import enum
+import functools
+import hashlib
+import os
 import types
-from collections.abc import Hashable, Sequence
-from typing import cast
+from collections import deque
+from collections.abc import Collection, Hashable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore
 
-from .surroundings import Variable, is_library_object
+from .contents import attributes_of
+from .kinds import is_array, is_library_object
+from .surroundings import Found, Variable
 
 SHAPELESS = "its parameters take their shape in this call"
 COMPUTED = "its parameters are computed by the script (functional_call)"
 
 
-def inspect(module: nn.Module, variables: Sequence[Variable] = ()) -> tuple[str | None, Hashable]:
-    """Return what forbids to split any call of `module` now, and the settings that its result depends on.
+def obstacle_of(module: nn.Module, found: Found) -> str | None:
+    """Return what forbids to split any call of `module` now, or None.
+
+    Args:
+        module: the module to be called.
+        found: what the code of its forwards shows.
+    """
+    obstacle = found.obstacle
+    if torch.autograd.forward_ad._current_level >= 0:
+        obstacle = "forward-mode differentiation is active"
+    if _user_hooks(*(getattr(nn.modules.module, name) for name in _GLOBAL_HOOKS)):
+        obstacle = "a hook on all modules must see the whole batch"
+    for child in module.modules():
+        here = _obstacle_here(child)
+        if here == SHAPELESS:
+            return SHAPELESS
+        obstacle = here or obstacle
+    return obstacle
+
+
+def settings_of(module: nn.Module, variables: Sequence[Variable] = ()) -> Hashable:
+    """Return the settings that the result of a call of `module` depends on now, to be compared.
 
     Args:
         module: the module to be called.
         variables: what its forward uses outside of it, see `surroundings`.
     """
-    obstacle = (
-        "forward-mode differentiation is active" if torch.autograd.forward_ad._current_level >= 0 else None
-    )
     settings: list[Hashable] = [torch.is_grad_enabled()]
     for device in ("cpu", "cuda"):
         settings.append(torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device))
-    if _user_hooks(*(getattr(nn.modules.module, name) for name in _GLOBAL_HOOKS)):
-        obstacle = "a hook on all modules must see the whole batch"
-    seen: dict[int, object] = {}
-    for child in module.modules():
+    children = list(module.modules())
+    seen: dict[int, object] = {id(child): child for child in children}
+    for child in children:
         _add_settings(child, settings, seen)
-        found = _obstacle_of(child)
-        if found == SHAPELESS:
-            return SHAPELESS, None
-        obstacle = found or obstacle
     settings += [_nested(variable.get(), 0, seen) for variable in variables]
-    return obstacle, tuple(settings)
+    return tuple(settings)
 
 
 def _add_settings(module: nn.Module, settings: list[Hashable], seen: dict[int, object]) -> None:
@@ -56,7 +76,7 @@ def _add_settings(module: nn.Module, settings: list[Hashable], seen: dict[int, o
             settings.append(_nested(value, 0, seen))
 
 
-def _obstacle_of(module: nn.Module) -> str | None:
+def _obstacle_here(module: nn.Module) -> str | None:
     """What forbids to split a call that runs this module, its children aside."""
     attributes, obstacle = module.__dict__, None
     for name in _HOOKS:
@@ -79,6 +99,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _GLOBAL_HOOKS = tuple(f"_global{name}" for name in _HOOKS)
 _MAX_DEPTH = 4
 _MAX_ITEMS = 64  # a longer container holds data and no settings; its length counts
+_MAX_BYTES = 2**20
 
 
 def _nested(value: object, depth: int, seen: dict[int, object]) -> Hashable:
@@ -87,27 +108,63 @@ def _nested(value: object, depth: int, seen: dict[int, object]) -> Hashable:
     if kind in _PLAIN or kind in _FUNCTIONS or isinstance(value, enum.Enum):
         return value
     if kind is types.MethodType:
-        return cast("types.MethodType", value).__func__
-    if isinstance(value, Tensor | nn.Module | type) or depth > _MAX_DEPTH:
+        method = cast("types.MethodType", value)
+        return (method.__func__, _nested(method.__self__, depth + 1, seen))
+    if isinstance(value, nn.Module):
+        return _outside(value, seen)
+    if isinstance(value, Tensor | type) or depth > _MAX_DEPTH:
         return kind
-    if isinstance(value, dict | list | tuple | set | frozenset):
-        return _container(cast("dict[object, object] | list[object]", value), depth, seen)
-    attributes = getattr(value, "__dict__", None)
-    if not isinstance(attributes, dict) or is_library_object(value):
-        return kind
-    if id(value) in seen:  # one configuration is shared by many layers
-        return None
+    if isinstance(value, dict | list | tuple | set | frozenset | deque):
+        return _container(cast("Collection[object]", value), depth, seen)
+    if isinstance(value, bytearray | array.array) or is_array(value):
+        return (kind, *_numbers(value))
+    held = _held(value)
+    if held is None or id(value) in seen:  # one configuration is shared by many layers
+        return kind if held is None else None
     seen[id(value)] = value
-    return (kind, _nested(cast("dict[str, object]", attributes), depth + 1, seen))
+    return (kind, _nested(held, depth + 1, seen))
 
 
-def _container(values: dict[object, object] | list[object], depth: int, seen: dict[int, object]) -> Hashable:
+def _outside(module: nn.Module, seen: dict[int, object]) -> Hashable:
+    """The settings of a module that is used, and is no child."""
+    settings: list[Hashable] = []
+    for child in module.modules():
+        if id(child) not in seen:
+            seen[id(child)] = child
+            _add_settings(child, settings, seen)
+    return tuple(settings)
+
+
+def _held(value: object) -> object | None:
+    """The values that an object holds."""
+    if isinstance(value, os._Environ):
+        return tuple(cast("os._Environ[str]", value).items())
+    if isinstance(value, contextvars.ContextVar):
+        return (cast("contextvars.ContextVar[object]", value).get(None),)
+    if isinstance(value, functools.partial):
+        part = cast("functools.partial[object]", value)
+        return (part.func, part.args, part.keywords)
+    return None if is_library_object(value) else attributes_of(value)
+
+
+def _numbers(value: object) -> tuple[Hashable, ...]:
+    """The values of an array, or their digest; a large one holds data, and its size counts."""
+    view = memoryview(value) if isinstance(value, bytearray | array.array) else None
+    content = cast("Any", value)
+    size: int = content.nbytes if view is None else view.nbytes
+    shape: Hashable = (content.shape, str(content.dtype)) if view is None else size
+    if size > _MAX_BYTES:
+        return (shape,)
+    return shape, hashlib.blake2b(content.tobytes() if view is None else view, digest_size=16).digest()
+
+
+def _container(values: Collection[object], depth: int, seen: dict[int, object]) -> Hashable:
     if len(values) > _MAX_ITEMS:
         return len(values)
     if isinstance(values, dict):
         return tuple(
             (key if type(key) in _PLAIN else None, _nested(item, depth + 1, seen))
-            for key, item in values.items()
+            for key, item in cast("dict[object, object]", values).items()
         )
     return (type(values), *(_nested(item, depth + 1, seen) for item in values))
 

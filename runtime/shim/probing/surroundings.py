@@ -1,36 +1,34 @@
 """The variables outside of a module that its forward uses: globals, class attributes, closures.
 
-They are found in the compiled code of `forward` and of the script's functions that it names. A value among
-them that changes is another setting of the module; one that a trial changes shows a side effect.
+They are found in the compiled code of `forward`, of the script's functions that it names, and of the objects
+that it holds. A value among them that changes is another setting of the module; one that a trial changes
+shows a side effect.
 """
+
+# pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
 
-import dis
-import itertools
-import random
-import sys
+import functools
+import os
 import types
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor, nn
 
-_MAX_FUNCTIONS = 300
-_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"})
-_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"})
-_FOREIGN = frozenset({"torch", "numpy", "xl", "torchvision"})
-# By these a forward learns how many samples there are, or picks some by their place.
-_SIZES = frozenset(
-    {"shape", "size", "numel", "nelement", "chunk", "split", "tensor_split", "unfold", "narrow", "stride"}
-)
-_SLICES = frozenset({"BUILD_SLICE", "BINARY_SLICE", "STORE_SLICE"})
+from . import bytecode
+from .contents import GONE, attributes_of
+from .kinds import ATOMS, is_cached, is_library, is_library_object
 
-GONE = object()
-"""The value of a variable that does not exist."""
+_MAX_FUNCTIONS = 300
+_MAX_DEPTH = 3
+_MAX_ITEMS = 64
+_METHODS = (types.FunctionType, types.MethodType, staticmethod, classmethod, property)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,10 +76,16 @@ class Found:
     Args:
         variables: what they use outside of the module.
         sees_sizes: they ask for a size, or slice, so that the number of samples may decide something.
+        obstacle: why that is not all that they use, or None.
     """
 
     variables: tuple[Variable, ...]
     sees_sizes: bool
+    obstacle: str | None = None
+
+
+NOTHING = Found((), sees_sizes=False)
+"""What is found where nobody looks: in a world of one."""
 
 
 class Surroundings:
@@ -97,8 +101,7 @@ class Surroundings:
             search = _Search()
             for child in module.modules():
                 search.enter_module(child)
-            search.run()
-            found = self._known[module] = Found(tuple(search.found.values()), search.sees_sizes)
+            found = self._known[module] = search.run()
         return found
 
     def of(self, module: nn.Module) -> tuple[Variable, ...]:
@@ -106,117 +109,140 @@ class Surroundings:
         return self.find(module).variables
 
 
+@contextmanager
+def uncached(variables: Sequence[Variable]) -> Generator[None]:
+    """Let functions that keep their results compute for a while, and keep nothing."""
+    cached = [(variable, value) for variable in variables if is_cached(value := variable.get())]
+    for variable, value in cached:
+        variable.set(cast("Any", value).__wrapped__)
+    try:
+        yield
+    finally:
+        for variable, value in cached:
+            variable.set(value)
+
+
 class _Search:
     def __init__(self) -> None:
-        self.found: dict[tuple[int, str], Variable] = {}
-        self.sees_sizes = False
+        self._variables: dict[tuple[int, str], Variable] = {}
+        self._sees_sizes = False
+        self._obstacle: str | None = None
         self._waiting: list[types.FunctionType] = []
-        self._entered: dict[int, types.FunctionType] = {}  # the reference keeps the id taken
-        self._classes: list[type] = []
+        self._seen: dict[int, object] = {}  # the reference keeps the id taken
+        self._functions = 0
+        self._classes: dict[type, None] = {}
+        self._attributes: set[str] = set()
 
-    def run(self) -> None:
+    def run(self) -> Found:
         """Follow every function that was entered, and those that it names."""
-        while self._waiting and len(self._entered) < _MAX_FUNCTIONS:
-            self._read(self._waiting.pop())
-        self.sees_sizes = self.sees_sizes or bool(self._waiting)
+        before = -1
+        while before != len(self._seen) + len(self._variables):
+            before = len(self._seen) + len(self._variables)
+            while self._waiting and self._functions < _MAX_FUNCTIONS:
+                self._read(self._waiting.pop())
+            for kind in tuple(self._classes):
+                for name in self._attributes & vars(kind).keys():
+                    self._take(Variable(kind, name))
+        sees_sizes = self._sees_sizes or bool(self._waiting)
+        return Found(tuple(self._variables.values()), sees_sizes, self._obstacle)
 
     def enter_module(self, module: nn.Module) -> None:
+        """Read the class and the attributes of one module; its children are others."""
+        self._seen[id(module)] = module
         kind = type(module)
-        if not _is_foreign(kind.__module__):
+        if not is_library(kind.__module__):
             self._enter_class(kind)
             self._enter(getattr(kind, "forward", None))
-        for value in module.__dict__.values():
-            if isinstance(value, types.FunctionType | types.MethodType):
-                self._enter(value)
+        for name, value in module.__dict__.items():
+            if name not in ("_parameters", "_buffers", "_modules"):
+                self._explore(value)
+
+    def _explore(self, value: object, depth: int = 0) -> None:
+        """Enter the functions, modules and objects that `value` is or holds."""
+        if isinstance(value, (*ATOMS, Tensor, types.ModuleType)) or id(value) in self._seen:
+            return
+        if isinstance(value, _METHODS):
+            self._enter(value)
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, nn.Module):
+            for child in value.modules():
+                self.enter_module(child)
+        elif isinstance(value, functools.partial):
+            part = cast("functools.partial[object]", value)
+            self._explore_all((part.func, *part.args, *part.keywords.values()), depth)
+        elif isinstance(value, dict):
+            self._explore_all(cast("dict[object, object]", value).values(), depth)
+        elif isinstance(value, list | tuple | set | frozenset | deque):
+            self._explore_all(cast("list[object]", value), depth)
+        elif not is_library(type(value).__module__):
+            self._enter_class(type(value))
+            self._explore_all((attributes_of(value) or {}).values(), depth)
+
+    def _explore_all(self, values: Iterable[object], depth: int) -> None:
+        held = list(values)
+        if depth < _MAX_DEPTH and len(held) <= _MAX_ITEMS:
+            for value in held:
+                self._explore(value, depth + 1)
 
     def _enter(self, value: object) -> None:
-        if isinstance(value, types.MethodType | staticmethod | classmethod):
-            value = cast("Any", value).__func__
+        if isinstance(value, types.MethodType):
+            self._explore(value.__self__, _MAX_DEPTH - 1)
+        if isinstance(value, types.MethodType | staticmethod | classmethod) or is_cached(value):
+            value = getattr(value, "__func__", None) or cast("Any", value).__wrapped__
         if isinstance(value, property):
             value = value.fget
-        if not isinstance(value, types.FunctionType) or id(value) in self._entered:
+        if not isinstance(value, types.FunctionType) or id(value) in self._seen:
             return
-        if not _is_foreign(str(value.__module__)):
-            self._entered[id(value)] = value
+        if not is_library(str(value.__module__)):
+            self._seen[id(value)] = value
+            self._functions += 1
             self._waiting.append(value)
 
     def _enter_class(self, kind: type) -> None:
-        self._classes += [
-            base for base in kind.__mro__ if not _is_foreign(base.__module__) and base not in self._classes
-        ]
+        for base in kind.__mro__:
+            if is_library(base.__module__) or base in self._classes or base.__module__ == "builtins":
+                continue
+            self._classes[base] = None
+            for name, value in vars(base).items():
+                # Called without being named; a constructor is named by its class.
+                if name.startswith("__") and name not in ("__init__", "__new__"):
+                    self._enter(value)
 
     def _read(self, function: types.FunctionType) -> None:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             self._take(Variable(cell, name))
-        globals_, attributes = _names(function.__code__)
-        sizes = attributes & _SIZES or "len" in globals_ or _slices(function.__code__)
-        self.sees_sizes = self.sees_sizes or bool(sizes)
-        for name in globals_:
+        names = bytecode.read(function.__code__)
+        self._sees_sizes = self._sees_sizes or names.sees_sizes
+        if names.by_name is not None:
+            self._obstacle = f"it reaches variables by {names.by_name}()"
+        self._attributes |= names.attributes
+        for name in names.globals:
             if name in function.__globals__:
-                self._take(Variable(function.__globals__, name), attributes)
-        for kind in self._classes:
-            for name in attributes & vars(kind).keys():
-                self._take(Variable(kind, name), attributes)
+                self._take(Variable(function.__globals__, name), names.attributes)
 
     def _take(self, variable: Variable, attributes: frozenset[str] = frozenset()) -> None:
         key = (id(variable.owner), variable.name)
-        if key in self.found:
+        if key in self._variables:
             return
         value = variable.get()
         if isinstance(value, types.ModuleType):
-            if not _is_foreign(value.__name__):
-                for name in attributes & vars(value).keys():
-                    self._take(Variable(vars(value), name))
+            self._take_from(value, attributes)
         elif isinstance(value, type):
-            if not _is_foreign(value.__module__):
+            if not is_library(value.__module__):
                 self._enter_class(value)
-        elif isinstance(value, types.FunctionType | types.MethodType | staticmethod | classmethod | property):
-            self._enter(cast("object", value))
-        elif not isinstance(value, types.BuiltinFunctionType | nn.Module) and not is_library_object(value):
-            self.found[key] = variable
+        elif is_cached(value):
+            self._variables[key] = variable
+            self._enter(value)
+        elif isinstance(value, _METHODS):
+            self._enter(value)
+        elif not isinstance(value, types.BuiltinFunctionType) and not is_library_object(value):
+            self._variables[key] = variable
+            self._explore(value)
 
-
-def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """The globals and the attributes that `code`, and what is defined in it, names."""
-    globals_: set[str] = set()
-    attributes: set[str] = set()
-    for inner in _codes(code):
-        for instruction in dis.get_instructions(inner):
-            if instruction.opname in _GLOBALS:
-                globals_.add(str(instruction.argval))
-            elif instruction.opname in _ATTRIBUTES:
-                attributes.add(str(instruction.argval))
-    return frozenset(globals_), frozenset(attributes)
-
-
-def _slices(code: types.CodeType) -> bool:
-    return any(
-        instruction.opname in _SLICES for inner in _codes(code) for instruction in dis.get_instructions(inner)
-    )
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
-
-
-def _is_foreign(module: str) -> bool:
-    """Whether this is a library whose variables no script of a user changes."""
-    package = module.partition(".")[0]
-    return package in _FOREIGN or (package in sys.stdlib_module_names and package != "__main__")
-
-
-def is_library_object(value: object) -> bool:
-    """Whether `value` is an object of a library, a logger say, that is no setting of a model."""
-    module = type(value).__module__
-    if isinstance(value, Tensor) or is_stream(value) or (module == "numpy" and hasattr(value, "dtype")):
-        return False
-    return module not in ("builtins", "collections", "types", "argparse", "enum") and _is_foreign(module)
-
-
-def is_stream(value: object) -> bool:
-    """Whether `value` gives another number whenever it is asked, from a state that no trial puts back."""
-    kinds = (random.Random, itertools.count, torch.Generator)
-    return isinstance(value, kinds) or type(value).__module__.startswith("numpy.random")
+    def _take_from(self, module: types.ModuleType, attributes: frozenset[str]) -> None:
+        if module is os and "environ" in attributes | self._attributes:
+            self._variables[id(os), "environ"] = Variable(os.__dict__, "environ")
+        if not is_library(module.__name__):
+            for name in attributes & vars(module).keys():
+                self._take(Variable(vars(module), name))

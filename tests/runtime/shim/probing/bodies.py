@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,7 @@ class Body(nn.Module):
     """A linear layer and what a test adds to its output."""
 
     total = 0
+    state: Any  # what a test lets it hold
 
     def __init__(self, after: Callable[..., object] | None = None, size: int = 6) -> None:
         super().__init__()
