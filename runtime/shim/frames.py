@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
+_PATHS_OF_LIBRARIES = ("site-packages", "dist-packages")
+
 
 def package_of(frame: FrameType) -> str:
     """Return the top package of a frame's code; `__main__` for the script."""
@@ -19,3 +21,8 @@ def outside_stdlib(frame: FrameType | None, *also: str) -> FrameType | None:
             return frame
         frame = frame.f_back
     return None
+
+
+def is_installed(path: str) -> bool:
+    """Whether a source file belongs to an installed library."""
+    return any(part in path for part in _PATHS_OF_LIBRARIES)

@@ -9,12 +9,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from .frames import outside_stdlib, package_of
+from .frames import is_installed, outside_stdlib, package_of
 
 if TYPE_CHECKING:
     from .session import Session
-
-_PATHS_OF_LIBRARIES = ("site-packages", "dist-packages")
 
 
 def install(session: Session) -> None:
@@ -44,6 +42,6 @@ def _script_line() -> str | None:
     if frame is None or package_of(frame) == "xl":
         return None
     path = frame.f_code.co_filename
-    if any(part in path for part in _PATHS_OF_LIBRARIES):
+    if is_installed(path):
         return None
     return f"{os.path.basename(path)}:{frame.f_lineno}"

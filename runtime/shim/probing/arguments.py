@@ -87,7 +87,11 @@ def sample_counts(leaves: Sequence[object], dims: Sequence[int | None]) -> tuple
         for d, size in enumerate(leaf.shape)
         if d != dim
     }
-    pairs = [(5, 3), (7, 4), (6, 4), (9, 5), (8, 5), (11, 7), (4, 3), (3, 2)]
-    usable = [pair for pair in pairs if pair[0] <= rows]
+    usable = [pair for pair in _PAIRS if pair[0] <= rows]
     distinct = [pair for pair in usable if not {pair[0], pair[1], pair[0] - pair[1]} & others]
     return (distinct or usable or [(2, 1)])[0]
+
+
+_UNEQUAL = [(many, few) for many in range(5, 14) for few in range(many // 2 + 1, many - 1)]
+# Of one sample other operators may run than of several: such pieces are the last choice.
+_PAIRS = [*_UNEQUAL, (6, 3), (8, 4), (4, 2), (4, 3), (3, 2)]

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ..frames import is_installed
+
 ATOMS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type, range, slice)
 CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, torch.Generator)
 
@@ -35,6 +37,12 @@ def is_library(module: str) -> bool:
     """Whether this is a library whose variables no script of a user changes."""
     package = module.partition(".")[0]
     return package in _LIBRARIES or (package in sys.stdlib_module_names and package != "__main__")
+
+
+@functools.cache
+def is_installed_module(module: str) -> bool:
+    """Whether this is an installed library, whose own state a trial does not look after."""
+    return is_installed(getattr(sys.modules.get(module), "__file__", None) or "")
 
 
 def is_library_object(value: object) -> bool:

@@ -14,7 +14,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from .contents import GONE, Content, same
-from .kinds import ATOMS, is_closed, is_library, is_library_object
+from .kinds import ATOMS, is_closed, is_installed_module, is_library_object
 from .surroundings import Variable
 
 _REGISTRIES = {"_parameters", "_buffers", "_modules"}
@@ -43,13 +43,14 @@ class Snapshot:
         self._buffers = [(child, dict(child._buffers)) for child in module.modules()]
         self._seen: dict[int, object] = {id(child): child for child in module.modules()}
         self._seen |= {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-        for name, _, attributes in self._owners:
+        for name, child, attributes in self._owners:
+            ours = not is_installed_module(type(child).__module__)
             for key, value in attributes.items():
                 if key not in _REGISTRIES:
-                    self._keep(f"{name}.{key}" if name else key, value, 0)
+                    self._keep(f"{name}.{key}" if name else key, value, 0, ours=ours)
         self._variables = [(variable, variable.get()) for variable in variables]
         for variable, value in self._variables:
-            self._keep(variable.name, value, 0)
+            self._keep(variable.name, value, 0, ours=variable.ours)
 
     def changed(self) -> list[str]:
         """Names of the attributes that differ now."""
@@ -96,13 +97,10 @@ class Snapshot:
             if variable.get() is not value:
                 variable.set(value)
 
-    def _keep(self, name: str, value: object, depth: int) -> None:
-        if isinstance(value, _SKIPPED) or id(value) in self._seen or value is GONE:
+    def _keep(self, name: str, value: object, depth: int, *, ours: bool) -> None:
+        """Take the content of `value`, and of what it holds; `ours`: it is the script's, and no library's."""
+        if id(value) in self._seen or _never_changes(value):
             return
-        if is_library_object(value) and not hasattr(value, "__dict__"):
-            return
-        if type(value).__module__.partition(".")[0] == "logging":
-            return  # what is logged is stopped before it is written
         if len(self._seen) >= _MAX_VALUES:
             self.obstacle = "it holds too many objects to tell whether forward() changes one"
             return
@@ -116,22 +114,30 @@ class Snapshot:
             ]
             self._seen |= {id(tensor): tensor for tensor in held}
             self.outside += [(name, tensor) for tensor in held]
-        content = Content(name, value)
-        kind = type(value)
-        if is_closed(value) or not (content.exists or _is_plain(kind)):
-            self.obstacle = f"{name} is a {kind.__name__}, whose state a trial could not put back"
+        if is_closed(value):
+            if ours:
+                kind = type(value).__name__
+                self.obstacle = f"{name} is a {kind}, whose state a trial could not put back"
             return
+        content = Content(name, value)
         if not content.exists:
             return
         self._contents.append(content)
         inside = content.values()
+        ours = ours and not is_installed_module(type(value).__module__)
         if depth < _MAX_DEPTH and len(inside) <= _MAX_ITEMS:
             for item in inside:
-                self._keep(name, item, depth + 1)
+                self._keep(
+                    name, item, depth + 1, ours=ours and not is_installed_module(type(value).__module__)
+                )
 
 
-def _is_plain(kind: type) -> bool:
-    return kind.__module__ == "builtins" or is_library(kind.__module__)
+def _never_changes(value: object) -> bool:
+    if isinstance(value, _SKIPPED) or value is GONE:
+        return True
+    if type(value).__module__.partition(".")[0] == "logging":
+        return True  # what is logged is stopped before it is written
+    return is_library_object(value) and not hasattr(value, "__dict__")
 
 
 def _tensors_in(name: str, value: object, depth: int) -> Iterator[tuple[str, Tensor]]:

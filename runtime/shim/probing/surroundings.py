@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from . import bytecode
 from .contents import GONE, attributes_of
-from .kinds import ATOMS, is_cached, is_library, is_library_object
+from .kinds import ATOMS, is_cached, is_installed_module, is_library, is_library_object
 
 _MAX_FUNCTIONS = 300
 _MAX_DEPTH = 3
@@ -38,10 +38,12 @@ class Variable:
     Args:
         owner: a namespace of globals, a class, or a closure's cell.
         name: as the code writes it.
+        ours: it is the script's, and no installed library's.
     """
 
     owner: dict[str, object] | type | types.CellType
     name: str
+    ours: bool = True
 
     def get(self) -> object:
         if isinstance(self.owner, types.CellType):
@@ -141,8 +143,9 @@ class _Search:
             while self._waiting and self._functions < _MAX_FUNCTIONS:
                 self._read(self._waiting.pop())
             for kind in tuple(self._classes):
+                ours = not is_installed_module(kind.__module__)
                 for name in self._attributes & vars(kind).keys():
-                    self._take(Variable(kind, name))
+                    self._take(Variable(kind, name, ours))
         sees_sizes = self._sees_sizes or bool(self._waiting)
         return Found(tuple(self._variables.values()), sees_sizes, self._obstacle)
 
@@ -210,8 +213,9 @@ class _Search:
                     self._enter(value)
 
     def _read(self, function: types.FunctionType) -> None:
+        ours = not is_installed_module(str(function.__module__))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-            self._take(Variable(cell, name))
+            self._take(Variable(cell, name, ours))
         names = bytecode.read(function.__code__)
         self._sees_sizes = self._sees_sizes or names.sees_sizes
         if names.by_name is not None:
@@ -219,7 +223,7 @@ class _Search:
         self._attributes |= names.attributes
         for name in names.globals:
             if name in function.__globals__:
-                self._take(Variable(function.__globals__, name), names.attributes)
+                self._take(Variable(function.__globals__, name, ours), names.attributes)
 
     def _take(self, variable: Variable, attributes: frozenset[str] = frozenset()) -> None:
         key = (id(variable.owner), variable.name)
@@ -244,5 +248,6 @@ class _Search:
         if module is os and "environ" in attributes | self._attributes:
             self._variables[id(os), "environ"] = Variable(os.__dict__, "environ")
         if not is_library(module.__name__):
+            ours = not is_installed_module(module.__name__)
             for name in attributes & vars(module).keys():
-                self._take(Variable(vars(module), name))
+                self._take(Variable(vars(module), name, ours))

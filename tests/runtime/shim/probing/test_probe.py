@@ -188,6 +188,13 @@ class Result:
     hidden: list[Tensor]
 
 
+def test_lengths_that_a_trial_could_be_taken_for() -> None:
+    model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    mask = nn.Transformer.generate_square_subsequent_mask(4)
+    split = decide(model, torch.randn(8, 5, 8), torch.randn(8, 4, 8), tgt_mask=mask)
+    assert rows(split) == [("rows", 0)]
+
+
 def test_nested_arguments_and_outputs() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
