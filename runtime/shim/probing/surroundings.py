@@ -5,7 +5,7 @@ that it holds. A value among them that changes is another setting of the module;
 shows a side effect.
 """
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
