@@ -36,6 +36,7 @@ from ..configs.engine_messages import (
     encode,
 )
 from ..configs.env import WORKER_VARIABLE, change_environment, read_environ
+from ..configs.errors import XlError
 from ..configs.processes import become_subreaper, set_parent_death_signal, sweep
 from ..configs.worker import WorkerSettings
 from .bootstrap import run_worker
@@ -58,7 +59,12 @@ def main() -> None:
     if os.getppid() != int(launcher):
         sys.exit(1)
     program = Program.from_argv(argv)
-    order = Zygote(link, program, ready, fork=mode == "fork").serve()
+    try:
+        order = Zygote(link, program, ready, fork=mode == "fork").serve()
+    except XlError as error:
+        sys.stderr.write(f"{error}\n")
+        sweep()
+        os._exit(error.exit_code)
     run_and_leave(lambda: run_worker(order.settings, program))
 
 
@@ -167,15 +173,18 @@ class Zygote:
         if self.fork and order.settings.kind == "plain" and order.settings.world_size > 1:
             _import_compiler()
         obstacle = self._obstacle() if self.fork else None
-        if self.fork and obstacle is None:
-            signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-            zygote = os.getpid()
-            pid = os.fork()
-            if pid == 0:
-                return self._become_worker(order, fds, zygote)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-        else:
-            pid = self._start_fresh(order, fds)
+        zygote = os.getpid()
+        try:
+            if self.fork and obstacle is None:
+                signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+                pid = os.fork()
+            else:
+                pid = self._start_fresh(order, fds)
+        except OSError as error:
+            raise _not_started(order.settings.rank, error) from None
+        if pid == 0:
+            return self._become_worker(order, fds, zygote)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
         for fd in fds:
             os.close(fd)
         self.ranks[pid] = order.settings.rank
@@ -261,6 +270,15 @@ class Zygote:
             self.link.send(encode(event))
         except OSError:  # the launcher is gone; the next read says so
             return
+
+
+def _not_started(rank: int, error: OSError) -> XlError:
+    return XlError(
+        f"the process of rank {rank} cannot be started",
+        error.strerror or str(error),
+        "pass a smaller --num-processes, or free what is short: processes (ulimit -u), memory",
+        exit_code=1,
+    )
 
 
 def _with_store(order: StartWorker, fds: list[int]) -> WorkerSettings:
