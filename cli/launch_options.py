@@ -14,6 +14,7 @@ from ..configs.guesses import nearest
 from ..configs.keys import OTHER_NAMES, Key, all_keys, nearest_key, parse, parse_mapping
 from ..configs.layers import Flags, printed
 from ..configs.unbuilt import choices_to_come, is_unbuilt
+from .given import GIVEN
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -324,9 +325,15 @@ def setting_options(command: F) -> F:
         _add(command, option)
     named: Sequence[Callable[[F], F]] = (
         _option(
-            "--config-file", heading="Profiles", metavar="PATH", help="Settings file, xl's or Accelerate's."
+            "--config-file",
+            heading="Profiles",
+            type=GIVEN,
+            metavar="PATH",
+            help="Settings file, xl's or Accelerate's.",
         ),
-        _option("--profile", heading="Profiles", metavar="NAME", help="Profile or preset to use."),
+        _option(
+            "--profile", heading="Profiles", type=GIVEN, metavar="NAME", help="Profile or preset to use."
+        ),
     )
     everything = click.option(
         "--help-all",
@@ -357,7 +364,7 @@ def launch_options(command: F) -> F:
     command = setting_options(command)
     own: Sequence[Callable[[F], F]] = (
         click.argument("script_args", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]..."),
-        click.argument("script", metavar="SCRIPT"),
+        click.argument("script", type=GIVEN, metavar="SCRIPT"),
         click.option(
             "--explain-split", is_flag=True, help="Say for each module call how it is split, and why."
         ),

@@ -33,6 +33,12 @@ _BOOLS = {
     "off": False,
     "0": False,
 }
+_LONGEST_SHOWN = 60
+"""Characters of a wrong value that an error shows."""
+
+_MOST_BITS = 1000
+"""Python refuses to print a whole number that is much larger."""
+
 _LISTS_AS_TEXT = {"gpu_ids", "show_ranks"}
 _SYNONYMS: dict[str, dict[str, str]] = {
     "fsdp.auto_wrap_policy": {
@@ -104,8 +110,8 @@ class Key:
         }[self.kind]
         low, high = self.minimum, self.maximum
         if low is not None and high is not None:
-            return f"{words} from {low:g} to {high:g}"
-        return words if low is None else f"{words} of at least {low:g}"
+            return f"{words} from {low} to {high}"
+        return words if low is None else f"{words} of at least {low}"
 
 
 @lru_cache(maxsize=1)
@@ -178,10 +184,15 @@ def canonical(name: str) -> str:
     return repeated if dot and repeated in all_keys() else head + dot + rest
 
 
-def unknown_key(name: str, place: str) -> XlError:
-    """The error for a key that nobody knows, with the nearest known one."""
+def unknown_key(name: str, place: str, otherwise: str = "") -> XlError:
+    """The error for a key that nobody knows, with the nearest known one.
+
+    Args:
+        otherwise: the fix where no key is near; by default that of a line in a file.
+    """
     guess = nearest_key(name)
-    fix = f"did you mean {guess}?" if guess else "xl config schema lists every key; remove this one"
+    otherwise = otherwise or "xl config explain --all lists every setting; remove this one"
+    fix = f"did you mean {guess}?" if guess else otherwise
     return XlError(f"unknown setting {name}", f"{place} names it, and xl has no such setting", fix)
 
 
@@ -205,6 +216,7 @@ def nearest_key(name: str) -> str | None:
 def parse(key: Key, text: str, place: str) -> object:
     """The value that a text from a flag, a variable or `xl config set` stands for; `null` is None."""
     word = text.strip()
+    is_plain = word.isascii() and "_" not in word  # int() reads 1_000 and other scripts' digits, too
     if word == "null":
         return None
     if word == "" and key.kind != "mapping" and not key.name.startswith("env."):
@@ -216,9 +228,9 @@ def parse(key: Key, text: str, place: str) -> object:
     value: object = word
     try:
         if key.kind == "whole" or (key.kind == "choice" and isinstance(key.choices[0], int)):
-            value = int(word)
+            value = int(word if is_plain else "")
         elif key.kind == "number":
-            value = float(word)
+            value = float(word if is_plain else "")
         elif key.kind == "bool":
             value = _BOOLS[word.lower()]
         elif key.kind == "mapping":
@@ -255,9 +267,24 @@ def check(key: Key, value: object, place: str) -> object:
     if value is None:
         return None
     value = _coerce(key, value)
+    if _holds_nul(value):
+        raise XlError(
+            f"{key.name}: the value holds a NUL character",
+            f"{place} sets it, and no name, path or variable can have one",
+            "write it without \\0",
+        )
     if not _is_valid(key, value):
         raise _wrong(key, value, place)
     return value
+
+
+def _holds_nul(value: object) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        pairs = cast("dict[object, object]", value)
+        return any(map(_holds_nul, (*pairs, *pairs.values())))
+    return isinstance(value, tuple) and any(map(_holds_nul, cast("tuple[object, ...]", value)))
 
 
 def _is_valid(key: Key, value: object) -> bool:
@@ -331,19 +358,45 @@ def _choice(key: Key, value: object) -> object:
 
 
 def _wrong(key: Key, value: object, place: str) -> XlError:
-    written = f"'{value}'" if isinstance(value, str) else _shown(value)
+    written = _shortened(f"'{value}'" if isinstance(value, str) else _shown(value))
     return XlError(
         f"{key.name}: {written} is not {key.expected}",
         f"{place} sets it",
-        _fix(key, value),
+        _fix(key, value, place),
     )
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return f"a number of about {value.bit_length() * 3 // 10} digits"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _fix(key: Key, value: object) -> str:
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}… ({len(text)} characters)"
+
+
+def _exactly(key: Key, place: str, value: str) -> str:
+    """What to type where the value is given at that place: a flag, a variable, a command or a file's line."""
+    if place.startswith("--"):
+        return f"pass {place} {value}"
+    if place.startswith("XL_"):
+        return f"set {place}={value}"
+    return f"{place} {key.name} {value}" if place.startswith("xl ") else f"write {value}"
+
+
+def _otherwise(key: Key, place: str) -> str:
+    """The same for a value that only its form is known of."""
+    null = f"null for the default, {_shown(key.default)}" if key.default else "null to have xl decide"
+    forms = f"{key.expected}, or {null}"
+    if place.startswith("--"):
+        return f"pass {place} with {forms}"
+    if place.startswith("XL_"):
+        return f"set {place} to {forms}"
+    return f"{place} {key.name} takes {forms}" if place.startswith("xl ") else f"write {forms}"
+
+
+def _fix(key: Key, value: object, place: str) -> str:
     if isinstance(value, str) and key.kind in ("whole", "number") and _is_number(key, value):
         return f"write {value.strip()} without quotes"
     if isinstance(value, float) and value.is_integer() and key.kind == "whole":
@@ -354,10 +407,10 @@ def _fix(key: Key, value: object) -> str:
         by_word = {str(choice).lower(): str(choice) for choice in key.choices}
         guess = nearest(str(value).lower(), by_word)
         if guess:
-            return f"write {by_word[guess]}"
+            return _exactly(key, place, by_word[guess])
     if key.kind == "text" and not isinstance(value, str):
         return f'put it in quotes: "{_shown(value)}"'
-    return f"write {key.expected}, or null to have xl decide"
+    return _otherwise(key, place)
 
 
 def _is_number(key: Key, text: str) -> bool:

@@ -103,9 +103,9 @@ def check_document(
 def _named(sources: Sources, profile: str | None, config_file: str | None) -> Iterable[Layer]:
     """The profile or file named on the command line, else by a variable."""
     named = {"--profile": profile, "--config-file": config_file}
-    if not (profile or config_file):
-        named = {name: sources.environ.get(name) for name in ("XL_PROFILE", "XL_CONFIG_FILE")}
-    given = {place: value for place, value in named.items() if value}
+    if profile is None and config_file is None:  # an empty variable is one that is not set
+        named = {name: sources.environ.get(name) or None for name in ("XL_PROFILE", "XL_CONFIG_FILE")}
+    given = {place: value for place, value in named.items() if value is not None}
     if len(given) == 2:
         one, other = given
         sources.problems.append(

@@ -6,7 +6,7 @@ import ipaddress
 import re
 
 from ...configs.errors import XlError
-from ...configs.paths import check_name
+from ...configs.paths import check_name, presets
 from ...configs.sizing import parse_memory, parse_model_size
 from .wizard_answers import Answers
 from .wizard_machine import Offer
@@ -85,6 +85,8 @@ def read_accumulation(text: str, _answers: Answers, _offer: Offer) -> object:
 def read_name(text: str, _answers: Answers, _offer: Offer) -> object:
     if len(text) > LONGEST_NAME:
         raise WrongAnswerError(f"{shortened(text)}: a name has at most {LONGEST_NAME} characters")
+    if text in presets():
+        raise WrongAnswerError(f"{text}: xl brings a preset of that name, which a profile would hide")
     try:
         return check_name(text)
     except XlError:

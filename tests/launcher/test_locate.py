@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
         ("train", "did you mean train.py?"),
         ("none.py", "check the path"),
         ("nowhere/train.py", "check the path"),
-        ("folder", "has no __main__.py"),
+        ("folder", "it holds no Python file"),
         ("scripts", "name a file in it: scripts/my_train.py, scripts/a.py"),
         ("package", "name a file in it: package/train.py"),
         ("package.train", "did you mean the module: xl launch -m package.train?"),
