@@ -15,7 +15,7 @@ class _Given(click.ParamType):
         if text and "\0" not in text:
             return text
         is_option = isinstance(param, click.Option)
-        label = param.opts[0] if param and is_option else param.human_readable_name if param else "a name"
+        label = param.opts[0] if is_option else param.human_readable_name.strip("[].") if param else "a name"
         if text:
             raise XlError(
                 f"{label} holds a NUL character",

@@ -33,12 +33,6 @@ _BOOLS = {
     "off": False,
     "0": False,
 }
-_LONGEST_SHOWN = 60
-"""Characters of a wrong value that an error shows."""
-
-_MOST_BITS = 1000
-"""Python refuses to print a whole number that is much larger."""
-
 _LISTS_AS_TEXT = {"gpu_ids", "show_ranks"}
 _SYNONYMS: dict[str, dict[str, str]] = {
     "fsdp.auto_wrap_policy": {
@@ -273,7 +267,7 @@ def check(key: Key, value: object, place: str) -> object:
             f"{place} sets it, and no name, path or variable can have one",
             "write it without \\0",
         )
-    if not _is_valid(key, value):
+    if not is_valid(key, value):
         raise _wrong(key, value, place)
     return value
 
@@ -287,7 +281,7 @@ def _holds_nul(value: object) -> bool:
     return isinstance(value, tuple) and any(map(_holds_nul, cast("tuple[object, ...]", value)))
 
 
-def _is_valid(key: Key, value: object) -> bool:
+def is_valid(key: Key, value: object) -> bool:
     """Whether the value, in its final form, is one of the key's; the same as pydantic finds, but for its
     taking True and 1.0 for the choice 1.
     """
@@ -358,67 +352,9 @@ def _choice(key: Key, value: object) -> object:
 
 
 def _wrong(key: Key, value: object, place: str) -> XlError:
-    written = _shortened(f"'{value}'" if isinstance(value, str) else _shown(value))
-    return XlError(
-        f"{key.name}: {written} is not {key.expected}",
-        f"{place} sets it",
-        _fix(key, value, place),
-    )
+    from .wrong_value import wrong_value  # only a mistake needs it
 
-
-def _shown(value: object) -> str:
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-        return f"a number of about {value.bit_length() * 3 // 10} digits"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}… ({len(text)} characters)"
-
-
-def _exactly(key: Key, place: str, value: str) -> str:
-    """What to type where the value is given at that place: a flag, a variable, a command or a file's line."""
-    if place.startswith("--"):
-        return f"pass {place} {value}"
-    if place.startswith("XL_"):
-        return f"set {place}={value}"
-    return f"{place} {key.name} {value}" if place.startswith("xl ") else f"write {value}"
-
-
-def _otherwise(key: Key, place: str) -> str:
-    """The same for a value that only its form is known of."""
-    null = f"null for the default, {_shown(key.default)}" if key.default else "null to have xl decide"
-    forms = f"{key.expected}, or {null}"
-    if place.startswith("--"):
-        return f"pass {place} with {forms}"
-    if place.startswith("XL_"):
-        return f"set {place} to {forms}"
-    return f"{place} {key.name} takes {forms}" if place.startswith("xl ") else f"write {forms}"
-
-
-def _fix(key: Key, value: object, place: str) -> str:
-    if isinstance(value, str) and key.kind in ("whole", "number") and _is_number(key, value):
-        return f"write {value.strip()} without quotes"
-    if isinstance(value, float) and value.is_integer() and key.kind == "whole":
-        return f"write {int(value)}"
-    if key.kind == "choice":
-        if isinstance(value, str) and value in map(str, key.choices):
-            return f"write {value} without quotes"
-        by_word = {str(choice).lower(): str(choice) for choice in key.choices}
-        guess = nearest(str(value).lower(), by_word)
-        if guess:
-            return _exactly(key, place, by_word[guess])
-    if key.kind == "text" and not isinstance(value, str):
-        return f'put it in quotes: "{_shown(value)}"'
-    return _otherwise(key, place)
-
-
-def _is_number(key: Key, text: str) -> bool:
-    try:
-        parsed = int(text) if key.kind == "whole" else float(text)
-    except ValueError:
-        return False
-    return _is_valid(key, parsed)
+    return wrong_value(key, value, place)
 
 
 def nest(flat: Mapping[str, object]) -> dict[str, object]:

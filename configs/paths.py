@@ -11,6 +11,7 @@ from .errors import XlError
 from .guesses import nearest
 
 _SUFFIXES = (".yaml", ".yml", ".json")
+LONGEST_NAME = 64
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -56,6 +57,12 @@ def check_name(name: str) -> str:
             f"{name!r} cannot be a profile's name",
             "a profile is named without its file's ending",
             f"say {os.path.splitext(name)[0]}; xl launch takes a file by --config-file {name}",
+        )
+    if len(name) > LONGEST_NAME:
+        raise XlError(
+            f"{name[:LONGEST_NAME]}… cannot be a profile's name",
+            f"it has {len(name)} characters, and a name has at most {LONGEST_NAME}",
+            "choose a shorter name",
         )
     if not _NAME.fullmatch(name):
         plain = _plain_letters(name)

@@ -424,8 +424,8 @@ def test_lines_of_several_ranks_stay_whole(tmp_path: Path) -> None:
 
 
 def test_rank_0_is_shown_and_every_rank_is_logged(tmp_path: Path) -> None:
-    # print() writes to standard error piece by piece, between which the other stream's may come
-    write_script(tmp_path, PLACE + "print('out', rank)\nsys.stderr.write(f'err {rank}\\n')")
+    # print() may write piece by piece, between which the other stream's may come
+    write_script(tmp_path, PLACE + "sys.stdout.write(f'out {rank}\\n')\nsys.stderr.write(f'err {rank}\\n')")
     launch = finished(tmp_path, [*TWO, *FRESH, "--log-dir", "logs", "train.py"])
     assert launch.out.read_text() == "out 0\n"
     assert "err 0" in launch.err.read_text()
