@@ -45,11 +45,11 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "exact_random",
         ),
     ),
-    ("Plain scripts", ("distributed_by", "data")),
+    ("Script", ("distributed_by", "data")),
     ("Output", ("log_dir", "tee", "show_ranks")),
     (
         "Starting and failures",
-        ("start", "env", "max_restarts", "monitor_interval", "grace_period_s", "debug"),
+        ("start", "main_process_port", "env", "max_restarts", "grace_period_s", "debug"),
     ),
     (
         "Many machines",
@@ -57,7 +57,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "num_machines",
             "machine_rank",
             "main_process_ip",
-            "main_process_port",
+            "monitor_interval",
             "rdzv_backend",
             "rdzv_conf",
             "same_network",
@@ -242,8 +242,8 @@ class SettingsCommand(click.Command):
             heading = str(getattr(param, "heading", "Options"))
             if record is None:
                 continue
-            if isinstance(param, _Setting) and is_unbuilt(param.key.name) and not ctx.meta.get(_EVERYTHING):
-                unbuilt.setdefault(heading, []).append(param.key.flag)
+            if _is_refused(param) and not ctx.meta.get(_EVERYTHING):
+                unbuilt.setdefault(heading, []).append(param.opts[-1])
             else:
                 groups.setdefault(heading, []).append(record)
         for heading in sorted(groups, key=_position):
@@ -283,8 +283,13 @@ def _named_only(heading: str, flags: Sequence[str], width: int) -> str:
     )
 
 
+def _is_refused(param: click.Parameter) -> bool:
+    return is_unbuilt(param.key.name) if isinstance(param, _Setting) else param.name == "no_python"
+
+
 def _position(heading: str) -> int:
-    order = [*(name for name, _ in GROUPS[:2]), "Options", "Profiles", *(name for name, _ in GROUPS[2:])]
+    order = [*(name for name, _ in GROUPS[:2]), "Profiles", *(name for name, _ in GROUPS[2:5]), "Options"]
+    order += [name for name, _ in GROUPS[5:]]
     return order.index(heading) if heading in order else len(order)
 
 
@@ -365,13 +370,29 @@ def launch_options(command: F) -> F:
     own: Sequence[Callable[[F], F]] = (
         click.argument("script_args", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]..."),
         click.argument("script", type=GIVEN, metavar="SCRIPT"),
-        click.option(
-            "--explain-split", is_flag=True, help="Say for each module call how it is split, and why."
+        _option(
+            "--explain-split",
+            heading="Output",
+            is_flag=True,
+            help="Say at the end how each kind of module call was split, and why.",
         ),
-        click.option("-q", "--quiet", is_flag=True, help="Print nothing but the script's output and errors."),
+        _option(
+            "-q",
+            "--quiet",
+            heading="Output",
+            is_flag=True,
+            help="Print nothing but the script's output and errors.",
+        ),
+        _option(
+            "--no-python",
+            heading="Script",
+            is_flag=True,
+            help="SCRIPT is no Python program. Not in this version.",
+        ),
+        _option(
+            "-m", "--module", heading="Script", is_flag=True, help="SCRIPT is a module, as in python -m."
+        ),
         click.option("--dry-run", is_flag=True, help="Print what would run, and run nothing."),
-        click.option("--no-python", is_flag=True, help="SCRIPT is no Python program. Not in this version."),
-        click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m."),
     )
     for decorate in own:
         command = decorate(command)

@@ -209,5 +209,14 @@ def _warn_of_overruled_preset(
             warnings.append(
                 f"{preset.label} ({named.origin.place}) asks for {name}={printed(asked.value)}, but "
                 f"{winner.origin.place} says {printed(winner.value)} and ranks higher; "
-                f"--profile {named.value} ranks above both"
+                + _way_out(winner.origin, str(named.value))
             )
+
+
+def _way_out(winner: Origin, preset: str) -> str:
+    """What makes the preset's value hold."""
+    if winner.kind == "variable":
+        return f"unset {winner.place} to have the preset's"
+    if winner.kind == "file":
+        return f"pass --profile {preset} and name no other file"
+    return f"--profile {preset} ranks above both"
