@@ -14,13 +14,11 @@ from ..configs.guesses import nearest
 from ..configs.keys import OTHER_NAMES, Key, all_keys, nearest_key, parse, parse_mapping
 from ..configs.layers import Flags, printed
 from ..configs.unbuilt import choices_to_come, is_unbuilt
-from .given import GIVEN
+from .given import given
 
 F = TypeVar("F", bound=Callable[..., object])
 
 _META, _EVERYTHING = "xl.flags", "xl.help_all"
-_WIDEST_FLAG = 34
-"""Columns; the words of a longer flag begin on the next line."""
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
@@ -234,25 +232,9 @@ class SettingsCommand(click.Command):
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options below their headings; those that a launch refuses by their names only, at the end."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        unbuilt: dict[str, list[str]] = {}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
-            heading = str(getattr(param, "heading", "Options"))
-            if record is None:
-                continue
-            if _is_refused(param) and not ctx.meta.get(_EVERYTHING):
-                unbuilt.setdefault(heading, []).append(param.opts[-1])
-            else:
-                groups.setdefault(heading, []).append(record)
-        for heading in sorted(groups, key=_position):
-            with formatter.section(heading):
-                formatter.write_dl(groups[heading], col_max=_WIDEST_FLAG)
-        if unbuilt:
-            with formatter.section("Not in this version (profiles keep them, xl launch refuses them)"):
-                for heading in sorted(unbuilt, key=_position):
-                    formatter.write(_named_only(heading, unbuilt[heading], formatter.width))
+        from .settings_help import write_options  # nobody else needs it
+
+        write_options(self.get_params(ctx), ctx, formatter, in_full=bool(ctx.meta.get(_EVERYTHING)))
 
 
 class LaunchCommand(SettingsCommand):
@@ -263,34 +245,6 @@ class LaunchCommand(SettingsCommand):
 
 def _dashes(name: str) -> str:
     return name.replace("_", "-")
-
-
-def _named_only(heading: str, flags: Sequence[str], width: int) -> str:
-    """The flags in a paragraph; click's own wrapping would break them at their dashes."""
-    import textwrap
-
-    text = f"{heading}: {', '.join(flags)}"
-    return (
-        textwrap.fill(
-            text,
-            width,
-            initial_indent="  ",
-            subsequent_indent="    ",
-            break_on_hyphens=False,
-            break_long_words=False,
-        )
-        + "\n"
-    )
-
-
-def _is_refused(param: click.Parameter) -> bool:
-    return is_unbuilt(param.key.name) if isinstance(param, _Setting) else param.name == "no_python"
-
-
-def _position(heading: str) -> int:
-    order = [*(name for name, _ in GROUPS[:2]), "Profiles", *(name for name, _ in GROUPS[2:5]), "Options"]
-    order += [name for name, _ in GROUPS[5:]]
-    return order.index(heading) if heading in order else len(order)
 
 
 def unknown_option(name: str, ctx: click.Context) -> XlError:
@@ -332,12 +286,12 @@ def setting_options(command: F) -> F:
         _option(
             "--config-file",
             heading="Profiles",
-            type=GIVEN,
+            callback=given,
             metavar="PATH",
             help="Settings file, xl's or Accelerate's.",
         ),
         _option(
-            "--profile", heading="Profiles", type=GIVEN, metavar="NAME", help="Profile or preset to use."
+            "--profile", heading="Profiles", callback=given, metavar="NAME", help="Profile or preset to use."
         ),
     )
     everything = click.option(
@@ -369,7 +323,7 @@ def launch_options(command: F) -> F:
     command = setting_options(command)
     own: Sequence[Callable[[F], F]] = (
         click.argument("script_args", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]..."),
-        click.argument("script", type=GIVEN, metavar="SCRIPT"),
+        click.argument("script", callback=given, metavar="SCRIPT"),
         _option(
             "--explain-split",
             heading="Output",

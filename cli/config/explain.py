@@ -12,12 +12,12 @@ from ...configs.errors import XlError, raise_all
 from ...configs.keys import canonical, sections, unknown_key
 from ...configs.layers import Value, printed
 from ...configs.resolve import resolve
-from ..given import GIVEN
+from ..given import given
 from ..launch_options import SettingsCommand, collect_flags, setting_options
 
 
 @click.command(cls=SettingsCommand)
-@click.argument("keys", nargs=-1, type=GIVEN, metavar="[KEY]...")
+@click.argument("keys", nargs=-1, callback=given, metavar="[KEY]...")
 @setting_options
 @click.option("--all", "everything", is_flag=True, help="Also show every setting that is not set.")
 @click.pass_context

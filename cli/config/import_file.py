@@ -16,15 +16,15 @@ from ...configs.errors import XlError, raise_all
 from ...configs.files import read_document, write_profile
 from ...configs.resolve import check_document
 from ...configs.unbuilt import launch_note
-from ..given import GIVEN
+from ..given import given
 
 _FILES = ("config_file", "hostfile")
 """Endings of the settings that name a file."""
 
 
 @click.command("import")
-@click.argument("file", type=GIVEN)
-@click.option("--name", metavar="NAME", type=GIVEN, help="Name of the profile; default: the file's name.")
+@click.argument("file", callback=given)
+@click.option("--name", metavar="NAME", callback=given, help="Name of the profile; default: the file's name.")
 @click.option("--overwrite", "--force", "force", is_flag=True, help="Replace a profile of that name.")
 def import_file(file: str, name: str | None, force: bool) -> None:
     """Write the settings of FILE as a profile and report every key of it."""

@@ -14,7 +14,7 @@ from ...configs.files import profile_text, read_text
 from ...configs.keys import all_keys, canonical, find_key, parse, sections, unknown_key
 from ...configs.layers import printed
 from ...configs.resolve import check_document
-from ..given import GIVEN
+from ..given import given
 from .editing import profile_to_change
 
 
@@ -23,7 +23,7 @@ from .editing import profile_to_change
 @click.option(
     "--profile",
     metavar="NAME",
-    type=GIVEN,
+    callback=given,
     help="Profile to change; it is made if there is none of that name.",
 )
 def set_setting(pairs: tuple[str, ...], profile: str | None) -> None:

@@ -14,13 +14,13 @@ from ...configs.errors import XlError, raise_all
 from ...configs.files import read_text
 from ...configs.keys import canonical, find_key, sections, unknown_key
 from ...configs.resolve import check_document
-from ..given import GIVEN
+from ..given import given
 from .editing import profile_to_change
 
 
 @click.command("unset")
-@click.argument("keys", nargs=-1, required=True, type=GIVEN, metavar="KEY...")
-@click.option("--profile", metavar="NAME", type=GIVEN, help="Profile to change; default: the active one.")
+@click.argument("keys", nargs=-1, required=True, callback=given, metavar="KEY...")
+@click.option("--profile", metavar="NAME", callback=given, help="Profile to change; default: the active one.")
 def unset(keys: tuple[str, ...], profile: str | None) -> None:
     """Take each KEY out of the active profile, or of the one named by --profile.
 
