@@ -23,8 +23,7 @@ from typing import BinaryIO, NoReturn, cast
 
 from ..configs.commands import Program, bootstrap_argv
 from ..configs.engine_messages import (
-    MAX_FDS,
-    PACKET_BYTES,
+    Command,
     Event,
     Exited,
     SignalWorkers,
@@ -32,8 +31,8 @@ from ..configs.engine_messages import (
     StartWorker,
     Sweep,
     Swept,
-    decode,
-    encode,
+    receive,
+    send,
 )
 from ..configs.env import WORKER_VARIABLE, change_environment, read_environ
 from ..configs.errors import XlError
@@ -135,10 +134,10 @@ class Zygote:
                 _drain(wake_read)
                 self._reap()
             if self.link in readable:
-                packet, fds, _, _ = socket.recv_fds(self.link, PACKET_BYTES, MAX_FDS)
-                if not packet:
+                message, fds = receive(self.link)
+                if message is None:
                     break
-                order = self._obey(packet, fds)
+                order = self._obey(message, fds)
                 if order is not None:
                     os.close(wake_read)
                     os.close(wake_write)
@@ -157,16 +156,15 @@ class Zygote:
             os.kill(os.getpid(), self.stopped_by)
         os._exit(0)
 
-    def _obey(self, packet: bytes, fds: list[int]) -> StartWorker | None:
-        """Do what the packet says; returns the order in a forked worker."""
-        message = decode(packet)
+    def _obey(self, message: Command | Event, fds: list[int]) -> StartWorker | None:
+        """Do what the message says; returns the order in a forked worker."""
         if isinstance(message, StartWorker):
             return self._start(message, fds)
         if isinstance(message, SignalWorkers):
             self._signal(message)
         elif isinstance(message, Sweep):
             self._exited(sweep())
-            self._send(Swept())
+            send(self.link, Swept())
         return None
 
     def _start(self, order: StartWorker, fds: list[int]) -> StartWorker | None:
@@ -188,7 +186,7 @@ class Zygote:
         for fd in fds:
             os.close(fd)
         self.ranks[pid] = order.settings.rank
-        self._send(Started(order.settings.rank, pid, obstacle))
+        send(self.link, Started(order.settings.rank, pid, obstacle))
         return None
 
     def _obstacle(self) -> str | None:
@@ -263,13 +261,7 @@ class Zygote:
         for pid, status in statuses.items():
             if pid in self.ranks:  # others are orphans that were handed to us
                 rank = self.ranks.pop(pid)
-                self._send(Exited(rank, pid, os.waitstatus_to_exitcode(status), time.time()))
-
-    def _send(self, event: Event) -> None:
-        try:
-            self.link.send(encode(event))
-        except OSError:  # the launcher is gone; the next read says so
-            return
+                send(self.link, Exited(rank, pid, os.waitstatus_to_exitcode(status), time.time()))
 
 
 def _not_started(rank: int, error: OSError) -> XlError:

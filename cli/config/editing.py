@@ -14,7 +14,7 @@ from ...configs.files import parse_document
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ProfileFile:
     """A profile to be changed.
 
     Args:
@@ -31,7 +31,7 @@ class Profile:
 
 def profile_to_change(
     environ: Mapping[str, str], cwd: Path, named: str | None, command: str, words: Sequence[str]
-) -> Profile:
+) -> ProfileFile:
     """The profile named by `--profile`, which need not exist, or else the active one.
 
     Args:
@@ -62,4 +62,4 @@ def profile_to_change(
             f"there is no file of it in {path.parent}",
             f"xl config set --profile {name} KEY VALUE makes it anew, xl config use chooses another",
         )
-    return Profile(path, paths.shown(path, cwd))
+    return ProfileFile(path, paths.shown(path, cwd))

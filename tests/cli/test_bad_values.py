@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import pytest
 
+from xl.cli.config.wizard_questions import QUESTIONS
 from xl.cli.launch_options import setting_parameters
 from xl.configs.keys import Key, all_keys
 from xl.configs.unbuilt import is_unbuilt
+from xl.configs.variables import setting_variables
 
 from .conftest import Cli, Outcome
 
@@ -80,6 +82,26 @@ def test_a_text(cli: Cli, flag: str, name: str) -> None:
     if flag in ("--profile", "--config-file", "--preset") or name in ("NUL", "empty") or outcome.code:
         check_refusal(outcome)
         assert outcome.out == ""
+
+
+@pytest.mark.parametrize("name", [name for name in VALUES if name != "NUL"])
+def test_variables(cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    cli.write("train.py", "raise AssertionError")
+    value = VALUES[name]
+    for variable in setting_variables():
+        monkeypatch.setenv(variable, value)
+    outcome = cli.run("launch", "--dry-run", "train.py")
+    check_refusal(outcome)
+    for key in map(KEYS.__getitem__, STRICT):
+        assert (f"error: {key.name}: " in outcome.err) != taken(key, value), key.name
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_wizards_answers(cli: Cli, name: str) -> None:
+    answers = [word for question in QUESTIONS for word in (question.flag, VALUES[name])]
+    outcome = cli.run("config", "--yes", *answers)
+    check_refusal(outcome)
+    assert not (cli.home / "profiles").exists()
 
 
 COMMANDS = (

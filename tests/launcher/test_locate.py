@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def folder(tmp_path: Path) -> Path:
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
+    os.mkfifo(tmp_path / "pipe")
     return tmp_path
 
 
@@ -47,6 +49,7 @@ def folder(tmp_path: Path) -> Path:
         ("package.none", "check the path"),
         ("..", "is a folder"),
         ("-", "standard input"),
+        ("pipe", "is a device or a pipe"),
         ("ds.json", "xl launch --config-file ds.json SCRIPT"),
         ("run.sh", "its first line asks for /bin/bash"),
     ],
