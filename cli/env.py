@@ -54,7 +54,7 @@ def gather(environ: Mapping[str, str], cwd: Path) -> Report:
     hardware = read_hardware(environ, {"logs of runs": paths.runs_folder(environ), "working directory": cwd})
     software = read_software()
     files = settings_files(environ, cwd)
-    settings = tuple(settings_findings(environ, cwd))
+    settings = tuple(settings_findings(environ, cwd, files))
     findings = find_problems(Facts(hardware, software, environ, wishes_of(files), settings))
     return Report(hardware, software, files, training_variables(environ), findings)
 

@@ -66,13 +66,15 @@ def wishes_of(files: tuple[SettingsFile, ...]) -> Wishes | None:
     )
 
 
-def settings_findings(environ: Mapping[str, str], cwd: Path) -> Iterator[Finding]:
-    """What a launch from here would refuse or ignore of the settings in files and `XL_*` variables."""
+def settings_findings(
+    environ: Mapping[str, str], cwd: Path, files: tuple[SettingsFile, ...]
+) -> Iterator[Finding]:
+    """What a launch from here would refuse or ignore of the settings in these files and `XL_*` variables."""
     project = find_project_file(cwd)
     if project and project.why_not:
         what = f"{project.path} is ignored"
         yield Finding("project-file-ignored", "warning", what, project.why_not, project.fix)
-    if not _says_anything(environ, cwd):
+    if not files and not _says_anything(environ):
         return
     from ..configs.resolve import resolve
     from ..configs.unbuilt import unbuilt
@@ -90,12 +92,10 @@ def settings_findings(environ: Mapping[str, str], cwd: Path) -> Iterator[Finding
         yield Finding("settings-not-launched", "warning", problem.what, problem.why, problem.fix)
 
 
-def _says_anything(environ: Mapping[str, str], cwd: Path) -> bool:
-    """Whether there is a setting to check, for which far more has to be imported."""
+def _says_anything(environ: Mapping[str, str]) -> bool:
+    """Whether a variable is to be checked, for which far more has to be imported."""
     own = {*OWN_VARIABLES} - {"XL_PROFILE", "XL_CONFIG_FILE"}
-    return any(name.startswith("XL_") and name not in own for name in environ) or bool(
-        settings_files(environ, cwd)
-    )
+    return any(name.startswith("XL_") and name not in own for name in environ)
 
 
 def shown_values(file: SettingsFile) -> dict[str, object]:

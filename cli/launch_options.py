@@ -14,12 +14,11 @@ from ..configs.guesses import nearest
 from ..configs.keys import OTHER_NAMES, Key, all_keys, nearest_key, parse, parse_mapping
 from ..configs.layers import Flags, printed
 from ..configs.unbuilt import choices_to_come, is_unbuilt
+from .given import given
 
 F = TypeVar("F", bound=Callable[..., object])
 
 _META, _EVERYTHING = "xl.flags", "xl.help_all"
-_WIDEST_FLAG = 34
-"""Columns; the words of a longer flag begin on the next line."""
 
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
@@ -44,11 +43,11 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "exact_random",
         ),
     ),
-    ("Plain scripts", ("distributed_by", "data")),
+    ("Script", ("distributed_by", "data")),
     ("Output", ("log_dir", "tee", "show_ranks")),
     (
         "Starting and failures",
-        ("start", "env", "max_restarts", "monitor_interval", "grace_period_s", "debug"),
+        ("start", "main_process_port", "env", "max_restarts", "grace_period_s", "debug"),
     ),
     (
         "Many machines",
@@ -56,7 +55,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "num_machines",
             "machine_rank",
             "main_process_ip",
-            "main_process_port",
+            "monitor_interval",
             "rdzv_backend",
             "rdzv_conf",
             "same_network",
@@ -233,25 +232,9 @@ class SettingsCommand(click.Command):
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options below their headings; those that a launch refuses by their names only, at the end."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        unbuilt: dict[str, list[str]] = {}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
-            heading = str(getattr(param, "heading", "Options"))
-            if record is None:
-                continue
-            if isinstance(param, _Setting) and is_unbuilt(param.key.name) and not ctx.meta.get(_EVERYTHING):
-                unbuilt.setdefault(heading, []).append(param.key.flag)
-            else:
-                groups.setdefault(heading, []).append(record)
-        for heading in sorted(groups, key=_position):
-            with formatter.section(heading):
-                formatter.write_dl(groups[heading], col_max=_WIDEST_FLAG)
-        if unbuilt:
-            with formatter.section("Not in this version (profiles keep them, xl launch refuses them)"):
-                for heading in sorted(unbuilt, key=_position):
-                    formatter.write(_named_only(heading, unbuilt[heading], formatter.width))
+        from .settings_help import write_options  # nobody else needs it
+
+        write_options(self.get_params(ctx), ctx, formatter, in_full=bool(ctx.meta.get(_EVERYTHING)))
 
 
 class LaunchCommand(SettingsCommand):
@@ -262,29 +245,6 @@ class LaunchCommand(SettingsCommand):
 
 def _dashes(name: str) -> str:
     return name.replace("_", "-")
-
-
-def _named_only(heading: str, flags: Sequence[str], width: int) -> str:
-    """The flags in a paragraph; click's own wrapping would break them at their dashes."""
-    import textwrap
-
-    text = f"{heading}: {', '.join(flags)}"
-    return (
-        textwrap.fill(
-            text,
-            width,
-            initial_indent="  ",
-            subsequent_indent="    ",
-            break_on_hyphens=False,
-            break_long_words=False,
-        )
-        + "\n"
-    )
-
-
-def _position(heading: str) -> int:
-    order = [*(name for name, _ in GROUPS[:2]), "Options", "Profiles", *(name for name, _ in GROUPS[2:])]
-    return order.index(heading) if heading in order else len(order)
 
 
 def unknown_option(name: str, ctx: click.Context) -> XlError:
@@ -324,9 +284,15 @@ def setting_options(command: F) -> F:
         _add(command, option)
     named: Sequence[Callable[[F], F]] = (
         _option(
-            "--config-file", heading="Profiles", metavar="PATH", help="Settings file, xl's or Accelerate's."
+            "--config-file",
+            heading="Profiles",
+            callback=given,
+            metavar="PATH",
+            help="Settings file, xl's or Accelerate's.",
         ),
-        _option("--profile", heading="Profiles", metavar="NAME", help="Profile or preset to use."),
+        _option(
+            "--profile", heading="Profiles", callback=given, metavar="NAME", help="Profile or preset to use."
+        ),
     )
     everything = click.option(
         "--help-all",
@@ -357,14 +323,30 @@ def launch_options(command: F) -> F:
     command = setting_options(command)
     own: Sequence[Callable[[F], F]] = (
         click.argument("script_args", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]..."),
-        click.argument("script", metavar="SCRIPT"),
-        click.option(
-            "--explain-split", is_flag=True, help="Say for each module call how it is split, and why."
+        click.argument("script", callback=given, metavar="SCRIPT"),
+        _option(
+            "--explain-split",
+            heading="Output",
+            is_flag=True,
+            help="Say at the end how each kind of module call was split, and why.",
         ),
-        click.option("-q", "--quiet", is_flag=True, help="Print nothing but the script's output and errors."),
+        _option(
+            "-q",
+            "--quiet",
+            heading="Output",
+            is_flag=True,
+            help="Print nothing but the script's output and errors.",
+        ),
+        _option(
+            "--no-python",
+            heading="Script",
+            is_flag=True,
+            help="SCRIPT is no Python program. Not in this version.",
+        ),
+        _option(
+            "-m", "--module", heading="Script", is_flag=True, help="SCRIPT is a module, as in python -m."
+        ),
         click.option("--dry-run", is_flag=True, help="Print what would run, and run nothing."),
-        click.option("--no-python", is_flag=True, help="SCRIPT is no Python program. Not in this version."),
-        click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m."),
     )
     for decorate in own:
         command = decorate(command)

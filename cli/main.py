@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 
 import click
 
@@ -14,6 +16,8 @@ from ..configs.guesses import nearest
 from .lazy import Lazy, LazyGroup
 
 _INTERRUPTED = 130
+_LONG_WORD = re.compile(r"\S{1000,}")
+"""What nobody typed by hand, and no path that is in use."""
 
 
 class _Xl(LazyGroup):
@@ -47,6 +51,10 @@ def xl() -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run `xl` with these arguments and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A file's name need not be text, and a terminal may lack a letter: neither is worth a traceback.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code: object = xl.main(args=argv, prog_name="xl", standalone_mode=False)
     except XlError as error:
@@ -80,8 +88,12 @@ def run() -> int:
 
 
 def _fail(error: XlError) -> int:
-    click.echo(str(error), err=True)
+    click.echo(_LONG_WORD.sub(_shortened, str(error)), err=True)
     return error.exit_code
+
+
+def _shortened(word: re.Match[str]) -> str:
+    return f"{word[0][:60]}…{word[0][-20:]}"
 
 
 def usage_error(error: click.UsageError) -> XlError:

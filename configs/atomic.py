@@ -34,6 +34,12 @@ def write_atomic(path: Path, text: str) -> None:
                 os.unlink(name)
             raise
         _sync_folder(target.parent)
+    except UnicodeEncodeError as error:
+        raise XlError(
+            f"{path} cannot be written: {error.object[error.start : error.end]!r} is no text",
+            "settings are kept as UTF-8, and a byte that is none came with a value",
+            "give the value in UTF-8",
+        ) from None
     except OSError as error:
         raise XlError(
             f"{path} cannot be written: {error.strerror}",

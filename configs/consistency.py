@@ -10,13 +10,15 @@ from typing import cast
 from . import deepspeed_file
 from .errors import XlError
 from .layers import OriginKind, Value
+from .wrong_value import shortened
 
 Values = dict[str, Value]
 Ranks = Mapping[OriginKind, int]
 
-_RANK_LIST = re.compile(r"all|\d+(-\d+)?(,\d+(-\d+)?)*")
-_TEE = re.compile(r"[0-3]|\d+:[0-3](,\d+:[0-3])*")
-_GPU_IDS = re.compile(r"all|[A-Za-z0-9/_-]+(,[A-Za-z0-9/_-]+)*")
+_NUMBER = "[0-9]{1,9}"
+_RANK_LIST = re.compile(rf"all|{_NUMBER}(-{_NUMBER})?(,{_NUMBER}(-{_NUMBER})?)*")
+_TEE = re.compile(rf"[0-3]|{_NUMBER}:[0-3](,{_NUMBER}:[0-3])*")
+_GPU_IDS = re.compile(r"all|[A-Za-z0-9/_-]{1,100}(,[A-Za-z0-9/_-]{1,100})*")
 _RDZV_CONF = re.compile(r"[^=,]+=[^,]*(,[^=,]+=[^,]*)*")
 
 
@@ -45,7 +47,7 @@ def _forms(values: Values) -> Iterator[XlError]:
         found = values[name]
         if isinstance(found.value, str) and not pattern.fullmatch(found.value.replace(" ", "")):
             yield XlError(
-                f"{name}: {found.value!r} cannot be read",
+                f"{name}: {shortened(repr(found.value))} cannot be read",
                 f"{found.origin.place} sets it, and it does not have the form of this setting",
                 f"write {form}",
             )

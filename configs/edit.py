@@ -1,4 +1,4 @@
-"""Changes one setting in the text of a settings file and leaves every other line, comments too, as it is."""
+"""Changes or removes one setting in a settings file's text; other lines, comments too, stay as they are."""
 
 from __future__ import annotations
 
@@ -33,12 +33,75 @@ def set_value(text: str, document: Document, key: str, value: object) -> str:
     except XlError:
         found = None
     if found != wanted:
-        raise XlError(
-            f"{key} cannot be changed in {document.shown}",
-            "the file is written in a way that xl cannot change line by line",
-            f"edit it by hand: {key.replace('.', ': {', 1)}: {_inline(value)}{'}' if '.' in key else ''}",
-        )
+        by_hand = f"{key.replace('.', ': {', 1)}: {_inline(value)}{'}' if '.' in key else ''}"
+        raise _by_hand(f"{key} cannot be changed in {document.shown}", f"edit it by hand: {by_hand}")
     return changed
+
+
+def unset_value(text: str, document: Document, key: str) -> str:
+    """The file's text without that setting, or without all settings of that section.
+
+    Raises:
+        XlError: the file is written in a way that cannot be changed line by line, as with YAML's aliases.
+    """
+    if document.path.suffix == ".json":
+        settings = cast("dict[str, object]", json.loads(text))
+        return json.dumps(_without(settings, key), indent=2, ensure_ascii=False) + "\n"
+    changed = _unset_in_yaml(text, compose(text), key)
+    wanted = {
+        name: it for name, it in _settings(document).items() if name != key and not name.startswith(f"{key}.")
+    }
+    try:
+        found = _settings(parse_document(changed, document.path, document.shown))
+    except XlError:
+        found = None
+    if found != wanted:
+        raise _by_hand(f"{key} cannot be taken out of {document.shown}", "remove its line by hand")
+    return changed
+
+
+def _by_hand(what: str, fix: str) -> XlError:
+    return XlError(what, "the file is written in a way that xl cannot change line by line", fix)
+
+
+def _without(settings: dict[str, object], key: str, prefix: str = "") -> dict[str, object]:
+    """The mapping without that setting; a section that had no other goes with it."""
+    kept: dict[str, object] = {}
+    for name, value in settings.items():
+        full = canonical(prefix + name)
+        if full == key:
+            continue
+        if isinstance(value, dict) and key.startswith(f"{full}."):
+            value = _without(cast("dict[str, object]", value), key, f"{full}.")
+            if not value:
+                continue
+        kept[name] = value
+    return kept
+
+
+def _unset_in_yaml(text: str, node: Node | None, key: str, prefix: str = "") -> str:
+    pairs = _pairs(node)
+    for at, (name, value) in enumerate(pairs):
+        full = canonical(prefix + str(name.value))
+        if full == key or (key.startswith(f"{full}.") and len(_pairs(value)) == 1):
+            return _cut(text, node, pairs, at)
+        if key.startswith(f"{full}."):
+            return _unset_in_yaml(text, value, key, f"{full}.")
+    return text
+
+
+def _cut(text: str, node: Node | None, pairs: list[tuple[Node, Node]], at: int) -> str:
+    """The text without one entry of a mapping: its lines, or, inside braces, its words."""
+    name, value = pairs[at]
+    start, end = name.start_mark.index, _end(value)
+    if isinstance(node, MappingNode) and node.flow_style:
+        if at + 1 < len(pairs):
+            return text[:start] + text[pairs[at + 1][0].start_mark.index :]
+        return text[: _end(pairs[at - 1][1]) if at else start] + text[end:]
+    # A text written as a block, and an empty value, end behind their line.
+    end = max(len(text[:end].rstrip()), start)
+    following = text.find("\n", end)
+    return text[: text.rfind("\n", 0, start) + 1] + (text[following + 1 :] if following >= 0 else "")
 
 
 def _listed(value: object) -> object:

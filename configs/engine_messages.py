@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
@@ -92,3 +95,18 @@ def decode(packet: bytes) -> Command | Event:
         content["unset"] = tuple(content["unset"])
     assert set(content) <= {field.name for field in fields(kind)}, content
     return cast("Command | Event", kind(**content))
+
+
+def send(link: socket.socket, message: Command | Event, fds: Sequence[int] = ()) -> None:
+    """Send a message and descriptors; where the other end is gone it is lost, and `receive` says so."""
+    with contextlib.suppress(OSError):
+        socket.send_fds(link, [encode(message)], fds)
+
+
+def receive(link: socket.socket) -> tuple[Command | Event | None, list[int]]:
+    """Return the next message and the descriptors that came with it; None: the other end is gone."""
+    try:
+        packet, fds, _, _ = socket.recv_fds(link, PACKET_BYTES, MAX_FDS)
+    except OSError:  # reset: it died with our packets unread
+        return None, []
+    return decode(packet) if packet else None, fds

@@ -47,6 +47,16 @@ _untyped.add_implicit_resolver(
 )
 
 
+class _Dumper(yaml.SafeDumper):
+    """Puts what `_Loader` reads as a number in quotes where it is a text, such as `1e5`."""
+
+
+_Dumper.yaml_implicit_resolvers = {
+    first: [*resolvers, *_Loader.yaml_implicit_resolvers.get(first, ())]
+    for first, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
+}
+
+
 def read_document(path: Path, shown: str, named_by: str) -> Document:
     """The settings of a YAML or JSON file.
 
@@ -231,8 +241,9 @@ def profile_text(values: Mapping[str, object], header: str = "", *, as_json: boo
 
 def dump_yaml(value: object, *, flow: bool = False) -> str:
     """The value as YAML text; `flow` keeps it on one line."""
-    text: str = _untyped.safe_dump(
+    text: str = _untyped.dump(
         _writable(value),
+        Dumper=_Dumper,
         sort_keys=False,
         allow_unicode=True,
         default_flow_style=flow,

@@ -104,8 +104,8 @@ class Key:
         }[self.kind]
         low, high = self.minimum, self.maximum
         if low is not None and high is not None:
-            return f"{words} from {low:g} to {high:g}"
-        return words if low is None else f"{words} of at least {low:g}"
+            return f"{words} from {low} to {high}"
+        return words if low is None else f"{words} of at least {low}"
 
 
 @lru_cache(maxsize=1)
@@ -178,10 +178,15 @@ def canonical(name: str) -> str:
     return repeated if dot and repeated in all_keys() else head + dot + rest
 
 
-def unknown_key(name: str, place: str) -> XlError:
-    """The error for a key that nobody knows, with the nearest known one."""
+def unknown_key(name: str, place: str, otherwise: str = "") -> XlError:
+    """The error for a key that nobody knows, with the nearest known one.
+
+    Args:
+        otherwise: the fix where no key is near; by default that of a line in a file.
+    """
     guess = nearest_key(name)
-    fix = f"did you mean {guess}?" if guess else "xl config schema lists every key; remove this one"
+    otherwise = otherwise or "xl config explain --all lists every setting; remove this one"
+    fix = f"did you mean {guess}?" if guess else otherwise
     return XlError(f"unknown setting {name}", f"{place} names it, and xl has no such setting", fix)
 
 
@@ -205,6 +210,7 @@ def nearest_key(name: str) -> str | None:
 def parse(key: Key, text: str, place: str) -> object:
     """The value that a text from a flag, a variable or `xl config set` stands for; `null` is None."""
     word = text.strip()
+    is_plain = word.isascii() and "_" not in word  # int() reads 1_000 and other scripts' digits, too
     if word == "null":
         return None
     if word == "" and key.kind != "mapping" and not key.name.startswith("env."):
@@ -216,9 +222,9 @@ def parse(key: Key, text: str, place: str) -> object:
     value: object = word
     try:
         if key.kind == "whole" or (key.kind == "choice" and isinstance(key.choices[0], int)):
-            value = int(word)
+            value = int(word if is_plain else "")
         elif key.kind == "number":
-            value = float(word)
+            value = float(word if is_plain else "")
         elif key.kind == "bool":
             value = _BOOLS[word.lower()]
         elif key.kind == "mapping":
@@ -255,12 +261,27 @@ def check(key: Key, value: object, place: str) -> object:
     if value is None:
         return None
     value = _coerce(key, value)
-    if not _is_valid(key, value):
+    if _holds_nul(value):
+        raise XlError(
+            f"{key.name}: the value holds a NUL character",
+            f"{place} sets it, and no name, path or variable can have one",
+            "write it without \\0",
+        )
+    if not is_valid(key, value):
         raise _wrong(key, value, place)
     return value
 
 
-def _is_valid(key: Key, value: object) -> bool:
+def _holds_nul(value: object) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        pairs = cast("dict[object, object]", value)
+        return any(map(_holds_nul, (*pairs, *pairs.values())))
+    return isinstance(value, tuple) and any(map(_holds_nul, cast("tuple[object, ...]", value)))
+
+
+def is_valid(key: Key, value: object) -> bool:
     """Whether the value, in its final form, is one of the key's; the same as pydantic finds, but for its
     taking True and 1.0 for the choice 1.
     """
@@ -331,41 +352,9 @@ def _choice(key: Key, value: object) -> object:
 
 
 def _wrong(key: Key, value: object, place: str) -> XlError:
-    written = f"'{value}'" if isinstance(value, str) else _shown(value)
-    return XlError(
-        f"{key.name}: {written} is not {key.expected}",
-        f"{place} sets it",
-        _fix(key, value),
-    )
+    from .wrong_value import wrong_value  # only a mistake needs it
 
-
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _fix(key: Key, value: object) -> str:
-    if isinstance(value, str) and key.kind in ("whole", "number") and _is_number(key, value):
-        return f"write {value.strip()} without quotes"
-    if isinstance(value, float) and value.is_integer() and key.kind == "whole":
-        return f"write {int(value)}"
-    if key.kind == "choice":
-        if isinstance(value, str) and value in map(str, key.choices):
-            return f"write {value} without quotes"
-        by_word = {str(choice).lower(): str(choice) for choice in key.choices}
-        guess = nearest(str(value).lower(), by_word)
-        if guess:
-            return f"write {by_word[guess]}"
-    if key.kind == "text" and not isinstance(value, str):
-        return f'put it in quotes: "{_shown(value)}"'
-    return f"write {key.expected}, or null to have xl decide"
-
-
-def _is_number(key: Key, text: str) -> bool:
-    try:
-        parsed = int(text) if key.kind == "whole" else float(text)
-    except ValueError:
-        return False
-    return _is_valid(key, parsed)
+    return wrong_value(key, value, place)
 
 
 def nest(flat: Mapping[str, object]) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from .errors import XlError
 from .guesses import nearest
 
 _SUFFIXES = (".yaml", ".yml", ".json")
+LONGEST_NAME = 64
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -50,13 +52,43 @@ def shown(path: Path, cwd: Path) -> str:
 
 def check_name(name: str) -> str:
     """The profile's name, if it can be one."""
-    if not _NAME.fullmatch(name) or name.lower().endswith(_SUFFIXES):
+    if name.lower().endswith(_SUFFIXES):
         raise XlError(
             f"{name!r} cannot be a profile's name",
-            "a name is letters, digits, '.', '_' and '-', without a file's ending",
-            "choose another name; xl launch takes a file by --config-file",
+            "a profile is named without its file's ending",
+            f"say {os.path.splitext(name)[0]}; xl launch takes a file by --config-file {name}",
+        )
+    if len(name) > LONGEST_NAME:
+        raise XlError(
+            f"{name[:LONGEST_NAME]}… cannot be a profile's name",
+            f"it has {len(name)} characters, and a name has at most {LONGEST_NAME}",
+            "choose a shorter name",
+        )
+    if not _NAME.fullmatch(name):
+        plain = _plain_letters(name)
+        raise XlError(
+            f"{name!r} cannot be a profile's name",
+            "a name is made of a-z, A-Z, 0-9, '.', '_' and '-', and begins with a letter or digit",
+            f"choose another name, such as {plain}" if plain else "choose another name",
         )
     return name
+
+
+def _plain_letters(name: str) -> str:
+    """The name with what cannot stand in it replaced: `ünï x` is `uni-x`."""
+    import unicodedata  # only a mistake needs it
+
+    ascii_only = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", ascii_only).strip("-._")
+
+
+def hides_preset(name: str, fix: str) -> XlError:
+    """The error for a new profile that has a preset's name."""
+    return XlError(
+        f"the profile cannot be called {name}",
+        f"xl brings a preset {name}, which a profile of that name would hide",
+        fix,
+    )
 
 
 def profile_path(environ: Mapping[str, str], name: str) -> Path:
@@ -101,7 +133,8 @@ def find_profile(environ: Mapping[str, str], name: str, named_by: str) -> Path:
         raise XlError(
             what,
             f"{named_by} takes a profile's name, not a file",
-            f"xl launch takes it by --config-file {name}",
+            f"xl config import {name} makes a profile of Accelerate's or DeepSpeed's file; "
+            f"xl launch takes xl's own by --config-file {name}",
         )
     home = config_home(environ)
     raise XlError(

@@ -225,7 +225,10 @@ class Profile(Section):
     cpu: bool = setting(False, "Train on the CPU even where a GPU is visible.")
     gpu_ids: str | None = setting(None, "GPUs to use: numbers or UUIDs with commas, or all.")
     num_cpu_threads_per_process: int | None = setting(
-        None, "CPU threads of a process; default: usable cores / processes of the machine.", at_least=1
+        None,
+        "CPU threads of a process; default: usable cores / processes of the machine.",
+        at_least=1,
+        at_most=4096,
     )
     enable_cpu_affinity: bool = setting(False, "Bind each process to the cores nearest its GPU.")
 
@@ -244,7 +247,7 @@ class Profile(Section):
         default_factory=Parallelism, metadata={"description": "Axes of the device mesh."}
     )
 
-    seed: int | None = setting(None, "Seed of a script that sets none itself.", at_least=0)
+    seed: int | None = setting(None, "Seed of a script that sets none itself.", at_least=0, at_most=2**64 - 1)
     exact_random: bool = setting(
         False, "Random numbers inside the model as in one process, at some cost in speed."
     )
@@ -260,8 +263,10 @@ class Profile(Section):
     debug: bool = setting(False, "Check the arguments of collectives on every call.")
 
     max_restarts: int = setting(0, "Restarts of the job after a failure.", at_least=0)
-    monitor_interval: float = setting(0.1, "Seconds between looks at the processes.", at_least=0)
-    grace_period_s: float = setting(10.0, "Seconds from asking a process to end to killing it.", at_least=0)
+    monitor_interval: float = setting(0.1, "Seconds between looks of torch's agent at workers.", at_least=0)
+    grace_period_s: float = setting(
+        10.0, "Seconds from asking a process to end to killing it.", at_least=0, at_most=1_000_000
+    )
     log_dir: str | None = setting(None, "Folder of the log files, one for each rank.", path=True)
     tee: str | None = setting(
         None, "Log streams also shown: 0 none, 1 out, 2 err, 3 both, or local_rank:stream,..."

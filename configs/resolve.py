@@ -103,9 +103,9 @@ def check_document(
 def _named(sources: Sources, profile: str | None, config_file: str | None) -> Iterable[Layer]:
     """The profile or file named on the command line, else by a variable."""
     named = {"--profile": profile, "--config-file": config_file}
-    if not (profile or config_file):
-        named = {name: sources.environ.get(name) for name in ("XL_PROFILE", "XL_CONFIG_FILE")}
-    given = {place: value for place, value in named.items() if value}
+    if profile is None and config_file is None:  # an empty variable is one that is not set
+        named = {name: sources.environ.get(name) or None for name in ("XL_PROFILE", "XL_CONFIG_FILE")}
+    given = {place: value for place, value in named.items() if value is not None}
     if len(given) == 2:
         one, other = given
         sources.problems.append(
@@ -209,5 +209,14 @@ def _warn_of_overruled_preset(
             warnings.append(
                 f"{preset.label} ({named.origin.place}) asks for {name}={printed(asked.value)}, but "
                 f"{winner.origin.place} says {printed(winner.value)} and ranks higher; "
-                f"--profile {named.value} ranks above both"
+                + _way_out(winner.origin, str(named.value))
             )
+
+
+def _way_out(winner: Origin, preset: str) -> str:
+    """What makes the preset's value hold."""
+    if winner.kind == "variable":
+        return f"unset {winner.place} to have the preset's"
+    if winner.kind == "file":
+        return f"pass --profile {preset} and name no other file"
+    return f"--profile {preset} ranks above both"

@@ -39,6 +39,9 @@ SMALL_PARAMETERS = 100_000_000
 """What the answer "small" stands for: at most this many."""
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_LONGEST = 100
+"""Characters of a size; a number of a few hundred digits is none that a float can hold."""
+
 _SIZE = re.compile(r"([0-9]+(?:_[0-9]{3})*(?:\.[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
 _MEMORY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:G|GB|GIB)?", re.IGNORECASE)
 
@@ -117,7 +120,7 @@ def parse_model_size(text: str) -> int:
     """
     if text.strip().lower() == "small":
         return SMALL_PARAMETERS
-    match = _SIZE.fullmatch(text.strip())
+    match = _SIZE.fullmatch(text.strip()) if len(text) < _LONGEST else None
     count = round(float(match[1].replace("_", "")) * _UNITS[match[2].upper()]) if match else 0
     if not 1 <= count <= 10**15:
         raise XlError(
@@ -134,7 +137,7 @@ def parse_memory(text: str) -> int:
     Raises:
         XlError: it is not that.
     """
-    match = _MEMORY.fullmatch(text.strip())
+    match = _MEMORY.fullmatch(text.strip()) if len(text) < _LONGEST else None
     size = round(float(match[1]) * (1 << 30)) if match else 0
     if not 1 << 20 <= size <= 1 << 50:
         raise XlError(

@@ -17,6 +17,7 @@ RUNS: Mapping[str, tuple[object, ...]] = {
     "rdzv_backend": ("static",),
     "rdzv_conf": (),
     "role": ("default",),
+    "monitor_interval": (0.1,),
     "enable_cpu_affinity": (False,),
     "gradient_accumulation_divide_by": ("window",),
     "exact_random": (False,),

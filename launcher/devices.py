@@ -6,12 +6,14 @@ CUDA_DEVICE_ORDER says otherwise, and NVML counts by bus: where the two may diff
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from ..configs.errors import XlError
 from .machine import Gpu
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def visible_devices(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -37,7 +39,7 @@ def _instances(gpu: Gpu) -> tuple[str, ...]:
 
 def _named(entry: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> str | None:
     """Return the device that one entry of CUDA_VISIBLE_DEVICES stands for; None if it stands for none."""
-    if entry.isdigit():
+    if _NUMBER.fullmatch(entry):
         index = int(entry)
         if index >= len(gpus):
             return None
@@ -71,7 +73,7 @@ def selected_devices(visible: Sequence[str], gpu_ids: str | None) -> tuple[str, 
     chosen: list[str] = []
     for entry in (part.strip() for part in gpu_ids.split(",")):
         name: str | None = None
-        if entry.isdigit():
+        if _NUMBER.fullmatch(entry):
             name = visible[int(entry)] if int(entry) < len(visible) else None
         elif entry:
             name = _unique(entry, visible)

@@ -80,6 +80,12 @@ def _locate_script(name: str, cwd: Path) -> Path:
         return path / "__main__.py"
     if not path.exists():
         raise XlError(f"there is no script {name}", f"{path} does not exist", _meant(name, cwd))
+    if not path.is_file():
+        raise XlError(
+            f"{name} is a device or a pipe",
+            "every process needs to read it from its beginning",
+            "save the program as a file and name that",
+        )
     if not os.access(path, os.R_OK):
         raise XlError(f"{name} cannot be read", "its permissions forbid it", f"chmod u+r {shlex.quote(name)}")
     refused = _no_program(name, path)
@@ -90,8 +96,11 @@ def _locate_script(name: str, cwd: Path) -> Path:
 
 def _folder(name: str, path: Path) -> XlError:
     programs = [shlex.quote(os.path.join(name, file.name)) for file in _programs(path)]
-    fix = f"name a file in it: {', '.join(programs[:3])}" if programs else "name a Python file"
-    return XlError(f"{name} is a folder", "it has no __main__.py that could be run", fix)
+    if programs:
+        fix = f"name a file in it: {', '.join(programs[:3])}"
+        return XlError(f"{name} is a folder", "it has no __main__.py that could be run", fix)
+    why = "it holds no Python file, and SCRIPT is the one to run"
+    return XlError(f"{name} is a folder", why, "name a Python file, such as xl launch train.py")
 
 
 def _programs(folder: Path) -> list[Path]:
@@ -128,7 +137,7 @@ def _no_program(name: str, path: Path) -> XlError | None:
         )
     if path.suffix in (".yaml", ".yml", ".json"):
         why = "it holds settings or data, and SCRIPT is the Python file to run"
-        return XlError(f"{name} is not a program", why, f"xl launch --config-file {quoted} SCRIPT")
+        return XlError(f"{name} is not a program", why, _as_settings(path, quoted))
     shell = _other_interpreter(path)
     if shell:
         return XlError(
@@ -137,6 +146,23 @@ def _no_program(name: str, path: Path) -> XlError | None:
             f"name the Python file that it starts, or put xl launch into {name} itself",
         )
     return None
+
+
+def _as_settings(path: Path, quoted: str) -> str:
+    """What to type for a file of settings, which may be another tool's."""
+    from ..configs import accelerate_file, deepspeed_file
+    from ..configs.files import read_document
+
+    as_it_is, imported = f"xl launch --config-file {quoted} SCRIPT", f"xl config import {quoted}"
+    try:
+        document = read_document(path, path.name, "xl launch")
+    except XlError:
+        return as_it_is
+    if deepspeed_file.is_deepspeed(document):
+        return f"{imported} makes a profile that names it; xl launch --profile NAME SCRIPT uses that"
+    if accelerate_file.is_accelerate(document):
+        return f"{as_it_is} takes it as it is, {imported} makes a profile of it"
+    return as_it_is
 
 
 def _other_interpreter(path: Path) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..configs.paths import runs_folder
+from .capacity import Limit, read_limits
 from .hardware.cpu import read_usable_cores
 
 
@@ -47,6 +48,7 @@ class Machine:
         port: the store's port, held by a socket of this launch; 0 where nothing needs one.
         run_id: name of this launch: its time and something that no other launch has.
         state_folder: where log folders go that nobody asked for by name.
+        limits: how much of what processes take there is.
     """
 
     hostname: str
@@ -59,6 +61,7 @@ class Machine:
     port: int
     run_id: str
     state_folder: str
+    limits: tuple[Limit, ...] = ()
 
 
 def read_machine(environ: Mapping[str, str], port: int) -> Machine:
@@ -74,6 +77,7 @@ def read_machine(environ: Mapping[str, str], port: int) -> Machine:
         port=port,
         run_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}",
         state_folder=str(runs_folder(environ)),
+        limits=read_limits(),
     )
 
 

@@ -128,6 +128,13 @@ class LaunchPlan:
             shown=self.shown[local_rank],
         )
 
+    @property
+    def _handed_over(self) -> str:
+        """How a worker gets its settings."""
+        if self.executor == "zygote":
+            return "told when it is forked"
+        return f"in {WORKER_VARIABLE}, which is gone before the script starts"
+
     def command(self) -> list[str]:
         """Return the command of a worker that is an interpreter of its own."""
         target = self.program.target
@@ -172,7 +179,8 @@ class LaunchPlan:
                 f"environment of rank {start.settings.rank}", self.worker_variables(start.settings)
             )
             if not self.direct:
-                lines.append(f"  {WORKER_VARIABLE}={start.settings.to_json()}")
+                lines.append(f"settings of rank {start.settings.rank} ({self._handed_over}):")
+                lines.append(f"  {start.settings.to_json()}")
         lines += [f"warning     {text}" for text in self.warnings]
         lines += [f"refused     {problem.what}" for problem in self.refusals]
         return "\n".join(lines)

@@ -9,11 +9,12 @@ from dataclasses import replace
 from operator import attrgetter
 
 from ..configs.commands import Program
-from ..configs.errors import XlError
+from ..configs.errors import XlError, raise_all
 from ..configs.profile import Profile
 from ..configs.torchrun import PLACE_VARIABLES
 from ..configs.unbuilt import RUNS, unbuilt
 from ..configs.worker import Precision, ScriptKind, Target, WorkerSettings
+from .capacity import refusal
 from .devices import VISIBLE, devices_per_worker, selected_devices, visible_devices
 from .machine import Machine
 from .plan import ExecutorName, LaunchPlan, Variable
@@ -36,6 +37,9 @@ def make_plan(
         label: names the profile and where it came from.
         scan: what the script's text says.
         places: where each setting comes from, by its dotted key, for messages.
+
+    Raises:
+        XlError: more processes than the machine can hold, which leaves nothing to plan.
     """
     draft = _Draft(profile, target, machine, scan, places or {})
     draft.choose_devices()
@@ -80,8 +84,17 @@ class _Draft:
             self.num_workers = wanted
         elif profile.backend != "none":
             self.num_workers = len(self.devices) or 1
+        too_many = refusal(self.num_workers, self._whence(), machine.limits)
+        if too_many is not None:  # even the plan of so many may be more than the memory holds
+            raise_all([*self.refusals, too_many])
         if self.devices and self.num_workers > len(self.devices):
             self._refuse_too_many()
+
+    def _whence(self) -> str | None:
+        """Where the number of processes comes from, if somebody gave it."""
+        names = ("num_processes_per_machine", "num_processes")
+        said = (name for name in names if getattr(self.profile, name) is not None)
+        return next(map(self.places.get, said), None)
 
     def _refuse_too_many(self) -> None:
         asked = self.machine.environment.get(VISIBLE)

@@ -95,8 +95,10 @@ def describe_failure(start: WorkerStart, returncode: int, time: float) -> Failur
 
 
 def first_failure(failures: Sequence[Failure]) -> Failure:
-    """Return the failure that the others follow from."""
-    return min(failures, key=_began)
+    """Return the failure that the others follow from; of several alike, that of the lowest rank."""
+    first = min(failures, key=_began)
+    alike = [other for other in failures if other is first or _same_error(first, other)]
+    return min(alike, key=lambda failure: failure.start.settings.rank)
 
 
 def _began(failure: Failure) -> float:

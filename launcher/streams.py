@@ -49,9 +49,9 @@ def _ranks(text: str, num_workers: int) -> set[int]:
         first, dash, last = part.partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
             raise _unreadable("show_ranks", text, part, "ranks as 0,2,4-7, or all")
+        if max(int(first), int(last or first)) >= num_workers:
+            raise _unreadable("show_ranks", text, part, f"ranks from 0 to {num_workers - 1}")
         found.update(range(int(first), int(last or first) + 1))
-    if found and max(found) >= num_workers:
-        raise _unreadable("show_ranks", text, str(max(found)), f"ranks from 0 to {num_workers - 1}")
     return found
 
 

@@ -20,6 +20,13 @@ from .report import Failure, describe_failure, failure_report, first_failure, sa
 INTERRUPT_PATIENCE_S = 1.0
 """How long workers have to end by Ctrl-C's KeyboardInterrupt, which one in a collective never sees."""
 
+FAILURE_PATIENCE_S = 1.0
+"""How long the others have to end by themselves once one has failed: an error of all comes to them at about
+the same time, and ending those that are a moment late would leave the report to chance."""
+
+_MOST_AHEAD = 8
+"""Workers that are ordered and not yet started; a signal has to wait for no more than these."""
+
 _STOP = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _PASS_ON = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
 _RESIZE = getattr(signal, "SIGWINCH", None)
@@ -43,6 +50,7 @@ class Supervisor:
         self._stopped_by: int | None = None
         self._lost: int | None = None  # the return code of a starter that is gone
         self._ending_since: float | None = None
+        self._failed_since = 0.0  # by the monotonic clock, where there are failures
 
     def run(self) -> int:
         """Return the launch's exit code: the first failing worker's, 128+n for a signal, else 0."""
@@ -50,6 +58,8 @@ class Supervisor:
             for attempt in range(self._plan.max_restarts + 1):
                 self._attempt(attempt)
                 if self._stopped_by is not None:
+                    if self._failures:
+                        self._report_failure()
                     return 128 + self._stopped_by
                 if self._lost is not None:
                     return self._report_lost(self._lost)
@@ -62,23 +72,29 @@ class Supervisor:
                         f"xl: rank {failure.start.settings.rank} failed ({failure.cause}); "
                         f"restart {attempt + 1} of {self._plan.max_restarts}"
                     )
-            failure = first_failure(self._failures)
-            others = [other for other in self._failures if other is not failure]
-            say(failure_report(failure, others, self._ended))
-            return failure.exit_code
+            return self._report_failure()
+
+    def _report_failure(self) -> int:
+        failure = first_failure(self._failures)
+        others = [other for other in self._failures if other is not failure]
+        say(failure_report(failure, others, self._ended))
+        return failure.exit_code
 
     def _attempt(self, attempt: int) -> None:
         """Start all workers, wait until all have ended or the first has failed, and leave nothing behind."""
         self._failures, self._ended, self._pids, self._ending_since = [], [], {}, None
         output = Output(self._terminal, self._plan.hostname, self._plan.shown)
         for local_rank in range(len(self._plan.workers)):
+            if not self._may_start(local_rank):
+                break
             start = self._plan.worker(local_rank, attempt)
             fds = output.open_worker(start)
             self._living[start.settings.rank] = start
             self._starter.start(start, fds)
             fds.close()
-        while self._living and not self._must_end():
+        while self._living and not self._failures and not self._is_stopped():
             self._take(self._happenings.get())
+        self._let_others_fail()
         if self._living:
             self._end_workers()
         self._starter.sweep()
@@ -86,8 +102,31 @@ class Supervisor:
         self._living.clear()
         output.close(timeout_s=INTERRUPT_PATIENCE_S if self._stopped_by is not None else None)
 
-    def _must_end(self) -> bool:
-        return bool(self._failures) or self._stopped_by is not None or self._lost is not None
+    def _may_start(self, num_ordered: int) -> bool:
+        """Take what happens until the next worker may be ordered; False once there is no use in it."""
+        while True:
+            self._take_all()
+            if self._is_stopped() or (self._failures and self._patience_s() == 0.0):
+                return False
+            if num_ordered - len(self._pids) < _MOST_AHEAD:
+                return True
+            self._take(self._happenings.get())
+
+    def _patience_s(self) -> float:
+        """How long the others still have to end by themselves, a worker having failed."""
+        if not any(failure.returncode >= 0 for failure in self._failures):
+            return 0.0  # one that was killed says nothing of the others
+        return max(0.0, self._failed_since + FAILURE_PATIENCE_S - time.monotonic())
+
+    def _is_stopped(self) -> bool:
+        return self._stopped_by is not None or self._lost is not None
+
+    def _let_others_fail(self) -> None:
+        while self._living and not self._is_stopped():
+            try:
+                self._take(self._happenings.get(timeout=self._patience_s()))
+            except Empty:
+                return
 
     def _take(self, happening: Happening) -> None:
         if isinstance(happening, Started):
@@ -108,6 +147,8 @@ class Supervisor:
         failure = describe_failure(start, exited.returncode, exited.time)
         # Once we have begun to end the workers, an end is our doing, unless it tells of an error before that.
         if self._ending_since is None or (failure.error is not None and failure.time < self._ending_since):
+            if not self._failures:
+                self._failed_since = time.monotonic()
             self._failures.append(failure)
         elif failure.error is not None:
             self._ended.append(failure)

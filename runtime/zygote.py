@@ -23,8 +23,7 @@ from typing import BinaryIO, NoReturn, cast
 
 from ..configs.commands import Program, bootstrap_argv
 from ..configs.engine_messages import (
-    MAX_FDS,
-    PACKET_BYTES,
+    Command,
     Event,
     Exited,
     SignalWorkers,
@@ -32,10 +31,11 @@ from ..configs.engine_messages import (
     StartWorker,
     Sweep,
     Swept,
-    decode,
-    encode,
+    receive,
+    send,
 )
 from ..configs.env import WORKER_VARIABLE, change_environment, read_environ
+from ..configs.errors import XlError
 from ..configs.processes import become_subreaper, set_parent_death_signal, sweep
 from ..configs.worker import WorkerSettings
 from .bootstrap import run_worker
@@ -58,7 +58,12 @@ def main() -> None:
     if os.getppid() != int(launcher):
         sys.exit(1)
     program = Program.from_argv(argv)
-    order = Zygote(link, program, ready, fork=mode == "fork").serve()
+    try:
+        order = Zygote(link, program, ready, fork=mode == "fork").serve()
+    except XlError as error:
+        sys.stderr.write(f"{error}\n")
+        sweep()
+        os._exit(error.exit_code)
     run_and_leave(lambda: run_worker(order.settings, program))
 
 
@@ -129,10 +134,10 @@ class Zygote:
                 _drain(wake_read)
                 self._reap()
             if self.link in readable:
-                packet, fds, _, _ = socket.recv_fds(self.link, PACKET_BYTES, MAX_FDS)
-                if not packet:
+                message, fds = receive(self.link)
+                if message is None:
                     break
-                order = self._obey(packet, fds)
+                order = self._obey(message, fds)
                 if order is not None:
                     os.close(wake_read)
                     os.close(wake_write)
@@ -151,35 +156,37 @@ class Zygote:
             os.kill(os.getpid(), self.stopped_by)
         os._exit(0)
 
-    def _obey(self, packet: bytes, fds: list[int]) -> StartWorker | None:
-        """Do what the packet says; returns the order in a forked worker."""
-        message = decode(packet)
+    def _obey(self, message: Command | Event, fds: list[int]) -> StartWorker | None:
+        """Do what the message says; returns the order in a forked worker."""
         if isinstance(message, StartWorker):
             return self._start(message, fds)
         if isinstance(message, SignalWorkers):
             self._signal(message)
         elif isinstance(message, Sweep):
             self._exited(sweep())
-            self._send(Swept())
+            send(self.link, Swept())
         return None
 
     def _start(self, order: StartWorker, fds: list[int]) -> StartWorker | None:
         if self.fork and order.settings.kind == "plain" and order.settings.world_size > 1:
             _import_compiler()
         obstacle = self._obstacle() if self.fork else None
-        if self.fork and obstacle is None:
-            signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-            zygote = os.getpid()
-            pid = os.fork()
-            if pid == 0:
-                return self._become_worker(order, fds, zygote)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-        else:
-            pid = self._start_fresh(order, fds)
+        zygote = os.getpid()
+        try:
+            if self.fork and obstacle is None:
+                signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+                pid = os.fork()
+            else:
+                pid = self._start_fresh(order, fds)
+        except OSError as error:
+            raise _not_started(order.settings.rank, error) from None
+        if pid == 0:
+            return self._become_worker(order, fds, zygote)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
         for fd in fds:
             os.close(fd)
         self.ranks[pid] = order.settings.rank
-        self._send(Started(order.settings.rank, pid, obstacle))
+        send(self.link, Started(order.settings.rank, pid, obstacle))
         return None
 
     def _obstacle(self) -> str | None:
@@ -254,13 +261,16 @@ class Zygote:
         for pid, status in statuses.items():
             if pid in self.ranks:  # others are orphans that were handed to us
                 rank = self.ranks.pop(pid)
-                self._send(Exited(rank, pid, os.waitstatus_to_exitcode(status), time.time()))
+                send(self.link, Exited(rank, pid, os.waitstatus_to_exitcode(status), time.time()))
 
-    def _send(self, event: Event) -> None:
-        try:
-            self.link.send(encode(event))
-        except OSError:  # the launcher is gone; the next read says so
-            return
+
+def _not_started(rank: int, error: OSError) -> XlError:
+    return XlError(
+        f"the process of rank {rank} cannot be started",
+        error.strerror or str(error),
+        "pass a smaller --num-processes, or free what is short: processes (ulimit -u), memory",
+        exit_code=1,
+    )
 
 
 def _with_store(order: StartWorker, fds: list[int]) -> WorkerSettings:

@@ -12,11 +12,12 @@ from ...configs.errors import XlError, raise_all
 from ...configs.keys import canonical, sections, unknown_key
 from ...configs.layers import Value, printed
 from ...configs.resolve import resolve
+from ..given import given
 from ..launch_options import SettingsCommand, collect_flags, setting_options
 
 
 @click.command(cls=SettingsCommand)
-@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@click.argument("keys", nargs=-1, callback=given, metavar="[KEY]...")
 @setting_options
 @click.option("--all", "everything", is_flag=True, help="Also show every setting that is not set.")
 @click.pass_context
@@ -56,7 +57,8 @@ def _chosen(values: Mapping[str, Value], keys: tuple[str, ...], everything: bool
     for key in map(canonical, keys):
         found = {name: it for name, it in values.items() if name == key or name.startswith(f"{key}.")}
         if not found and key not in sections():
-            problems.append(unknown_key(key, "xl config explain"))
+            every = "xl config explain --all lists every setting"
+            problems.append(unknown_key(key, "xl config explain", every))
         chosen |= found
     raise_all(problems)
     return chosen

@@ -15,6 +15,7 @@ class _Config(LazyGroup):
         "list": Lazy("config.list", "list_profiles", "List your profiles and the presets."),
         "use": Lazy("config.use", "use", "Make a profile the active one."),
         "set": Lazy("config.set", "set_setting", "Change settings of a profile."),
+        "unset": Lazy("config.unset", "unset", "Take settings out of a profile."),
         "explain": Lazy(
             "config.explain", "explain", "Say where each setting comes from and what it won against."
         ),

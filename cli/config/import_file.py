@@ -16,20 +16,23 @@ from ...configs.errors import XlError, raise_all
 from ...configs.files import read_document, write_profile
 from ...configs.resolve import check_document
 from ...configs.unbuilt import launch_note
+from ..given import given
 
 _FILES = ("config_file", "hostfile")
 """Endings of the settings that name a file."""
 
 
 @click.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--name", metavar="NAME", help="Name of the profile; default: the file's name.")
+@click.argument("file", callback=given)
+@click.option("--name", metavar="NAME", callback=given, help="Name of the profile; default: the file's name.")
 @click.option("--overwrite", "--force", "force", is_flag=True, help="Replace a profile of that name.")
-def import_file(file: Path, name: str | None, force: bool) -> None:
+def import_file(file: str, name: str | None, force: bool) -> None:
     """Write the settings of FILE as a profile and report every key of it."""
     environ, cwd = read_environ(), Path.cwd()
     document = read_document(cwd / file, paths.shown(cwd / file, cwd), "xl config import")
-    target = paths.profile_path(environ, name or file.stem)
+    target = paths.profile_path(environ, name or Path(file).stem)
+    if target.stem in paths.presets() and not target.exists():
+        raise paths.hides_preset(target.stem, "pass --name NAME")
     if target.exists() and not force:
         raise XlError(
             f"there is a profile {target.stem} already",
@@ -41,7 +44,7 @@ def import_file(file: Path, name: str | None, force: bool) -> None:
     for row in rows:
         click.echo(f"{row.status:8} {document.shown}:{row.line}  {_told(row)}")
     raise_all(problems)
-    write_profile(target, _found(values, base), f"Taken over from {file.name}.")
+    write_profile(target, _found(values, base), f"Taken over from {document.path.name}.")
     click.echo(f"{target} is written; xl config use {target.stem} makes it the active profile")
     note = launch_note(values)
     if note:

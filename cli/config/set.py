@@ -6,21 +6,25 @@ from pathlib import Path
 
 import click
 
-from ...configs import paths
 from ...configs.atomic import write_atomic
 from ...configs.edit import set_value
 from ...configs.env import read_environ
 from ...configs.errors import XlError, raise_all
-from ...configs.files import parse_document, profile_text, read_text
+from ...configs.files import profile_text, read_text
 from ...configs.keys import all_keys, canonical, find_key, parse, sections, unknown_key
 from ...configs.layers import printed
 from ...configs.resolve import check_document
+from ..given import given
+from .editing import profile_to_change
 
 
 @click.command("set", context_settings={"ignore_unknown_options": True})
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY VALUE [KEY VALUE]...")
 @click.option(
-    "--profile", metavar="NAME", help="Profile to change; it is made if there is none of that name."
+    "--profile",
+    metavar="NAME",
+    callback=given,
+    help="Profile to change; it is made if there is none of that name.",
 )
 def set_setting(pairs: tuple[str, ...], profile: str | None) -> None:
     """Change settings of the active profile, or of the one named by --profile.
@@ -32,16 +36,16 @@ def set_setting(pairs: tuple[str, ...], profile: str | None) -> None:
       seed not in the file     the next source decides: preset, then default
       xl config set seed null  the default holds, whatever those sources say
       xl config set cpu no     a value like any other: false
-    To have a setting not set, remove its line; xl config path names the file.
+      xl config unset seed     not in the file any more
     """
     environ, cwd = read_environ(), Path.cwd()
     wanted = _typed(pairs)
-    path = _target(paths.active_profile(environ), profile)
-    shown = paths.shown(path, cwd)
-    text = read_text(path, shown, "xl config set") if path.exists() else profile_text({})
+    target = profile_to_change(environ, cwd, profile, "xl config set", pairs)
+    path = target.path
+    text = read_text(path, target.shown, "xl config set") if path.exists() else profile_text({})
     for key, value in wanted.items():
-        text = set_value(text, parse_document(text, path, shown), key, value)
-    problems, warnings = check_document(parse_document(text, path, shown), environ, cwd)
+        text = set_value(text, target.document(text), key, value)
+    problems, warnings = check_document(target.document(text), environ, cwd)
     raise_all(problems)
     write_atomic(path, text)
     for warning in warnings:
@@ -82,7 +86,7 @@ def _typed(pairs: tuple[str, ...]) -> dict[str, object]:
             if name in sections():
                 raise _section(name)
             if key is None:
-                raise unknown_key(name, "xl config set")
+                raise unknown_key(name, "xl config set", "xl config explain --all lists every setting")
             typed[name] = parse(key, text, "xl config set")
         except XlError as problem:
             problems.append(problem)
@@ -97,26 +101,3 @@ def _section(name: str) -> XlError:
         f"a value belongs to one of its settings, such as {example}",
         f"xl config set {example} VALUE; xl config explain --all {name} lists them",
     )
-
-
-def _target(active: str | None, named: str | None) -> Path:
-    environ = read_environ()
-    name = named or active
-    if name is None:
-        raise XlError(
-            "no profile is active",
-            "settings are kept in a profile, and --profile names none either",
-            "xl config set --profile NAME KEY VALUE, or xl config use NAME first",
-        )
-    if named is None and name not in paths.user_profiles(environ):
-        preset = name in paths.presets()
-        raise XlError(
-            f"the active profile {name} cannot be changed",
-            "it is a preset that xl brings"
-            if preset
-            else f"there is no file of it in {paths.writable_home(environ) / 'profiles'}",
-            f"xl config set --profile NAME preset {name} KEY VALUE starts a profile from it"
-            if preset
-            else f"xl config set --profile {name} KEY VALUE makes it anew, xl config use chooses another",
-        )
-    return paths.profile_path(environ, name)

@@ -12,14 +12,15 @@ from ...configs.env import read_environ
 from ...configs.errors import XlError
 from ...configs.project import find_project_file
 from ...configs.unbuilt import launch_note
+from ..given import given
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, callback=given)
 def show(name: str | None) -> None:
     """Print a profile or preset, or, without NAME, every file that a launch here would read."""
     environ, cwd = read_environ(), Path.cwd()
-    if name:
+    if name is not None:
         _print(paths.find_profile(environ, name, "xl config show"), f"profile {name}")
         return
     shown = False

@@ -14,11 +14,12 @@ from ...configs.files import read_document
 from ...configs.keys import canonical
 from ...configs.trust import needs_trust
 from ...configs.trust import trust as remember
+from ..given import given
 
 
 @click.command()
-@click.argument("file", required=False, type=click.Path(path_type=Path))
-def trust(file: Path | None) -> None:
+@click.argument("file", required=False, callback=given)
+def trust(file: str | None) -> None:
     """Trust FILE, or the project file here, as it is now; a later change of the file ends the trust."""
     environ, cwd = read_environ(), Path.cwd()
     found = project.find_project_file(cwd)

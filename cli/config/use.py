@@ -7,10 +7,11 @@ import click
 from ...configs import paths
 from ...configs.env import read_environ
 from ...configs.errors import XlError
+from ..given import given
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, callback=given)
 @click.option("--none", "nothing", is_flag=True, help="Have no active profile.")
 def use(name: str | None, nothing: bool) -> None:
     """Make the profile or preset NAME the active one."""

@@ -12,10 +12,11 @@ from ...configs.errors import XlError, raise_all
 from ...configs.files import read_document
 from ...configs.resolve import check_document, resolve
 from ...configs.unbuilt import launch_note
+from ..given import given
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.argument("files", nargs=-1, callback=given, metavar="[FILE]...")
 def validate(files: tuple[str, ...]) -> None:
     """Check each FILE on its own, or, without FILE, everything that a launch here would read."""
     environ, cwd = read_environ(), Path.cwd()

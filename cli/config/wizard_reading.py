@@ -6,13 +6,13 @@ import ipaddress
 import re
 
 from ...configs.errors import XlError
-from ...configs.paths import check_name
+from ...configs.paths import LONGEST_NAME, check_name, presets
 from ...configs.sizing import parse_memory, parse_model_size
 from .wizard_answers import Answers
 from .wizard_machine import Offer
 from .wizard_question import WrongAnswerError, shortened
 
-MOST_PROCESSES, MOST_MACHINES, LONGEST_NAME = 4096, 65536, 64
+MOST_PROCESSES, MOST_MACHINES = 4096, 65536
 
 
 def read_text(text: str, _answers: Answers, _offer: Offer) -> object:
@@ -85,6 +85,8 @@ def read_accumulation(text: str, _answers: Answers, _offer: Offer) -> object:
 def read_name(text: str, _answers: Answers, _offer: Offer) -> object:
     if len(text) > LONGEST_NAME:
         raise WrongAnswerError(f"{shortened(text)}: a name has at most {LONGEST_NAME} characters")
+    if text in presets():
+        raise WrongAnswerError(f"{text}: xl brings a preset of that name, which a profile would hide")
     try:
         return check_name(text)
     except XlError:

@@ -12,16 +12,14 @@ from dataclasses import replace
 
 from ...configs.commands import zygote_argv
 from ...configs.engine_messages import (
-    PACKET_BYTES,
-    Command,
     Exited,
     SignalWorkers,
     Started,
     StartWorker,
     Sweep,
     Swept,
-    decode,
-    encode,
+    receive,
+    send,
 )
 from ...configs.processes import descendants, sweep
 from ..output import WorkerFds
@@ -63,8 +61,7 @@ class ZygoteStarter:
         self._listening.start()
 
     def _listen(self) -> None:
-        while packet := self._receive():
-            message = decode(packet)
+        while message := receive(self._link)[0]:
             if isinstance(message, Swept):
                 self._swept.release()
             elif isinstance(message, Started):
@@ -77,33 +74,21 @@ class ZygoteStarter:
         if not self._closing:
             self._happenings.put(StarterLost(returncode))
 
-    def _receive(self) -> bytes:
-        try:
-            return self._link.recv(PACKET_BYTES)
-        except OSError:  # reset: it died with our packets unread
-            return b""
-
-    def _send(self, message: Command, fds: tuple[int, ...] = ()) -> None:
-        # A zygote that is gone is reported by the thread that listens.
-        with contextlib.suppress(OSError):
-            socket.send_fds(self._link, [encode(message)], fds)
-
     def start(self, start: WorkerStart, fds: WorkerFds) -> None:
-        streams = (fds.stdin, fds.stdout, fds.stderr)
-        if start.settings.rank == 0:
-            settings = replace(start.settings, store_fd=self._listener.fileno())
-            self._send(StartWorker(settings, start.env, start.unset), (*streams, self._listener.fileno()))
-        else:
-            self._send(StartWorker(start.settings, start.env, start.unset), streams)
+        settings, passed = start.settings, [fds.stdin, fds.stdout, fds.stderr]
+        if settings.rank == 0:
+            settings = replace(settings, store_fd=self._listener.fileno())
+            passed.append(self._listener.fileno())
+        send(self._link, StartWorker(settings, start.env, start.unset), passed)
 
     def signal(self, signum: int, *, group: bool = False) -> None:
-        self._send(SignalWorkers(signum, group))
+        send(self._link, SignalWorkers(signum, group))
 
     def sweep(self) -> None:
         if not self._num_started:  # still importing: it would not hear us, and nothing is below it
             self.close()
             return
-        self._send(Sweep())
+        send(self._link, Sweep())
         self._swept.acquire(timeout=_ANSWER_PATIENCE_S)
         # Where the zygote was killed, its orphans came to us.
         sweep(spare=(*self._spared, self._process.pid))

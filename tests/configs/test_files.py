@@ -10,6 +10,7 @@ import pytest
 from xl.configs.documents import Document, flatten, plain
 from xl.configs.errors import XlError
 from xl.configs.files import (
+    parse_document,
     profile_text,
     read_document,
     write_atomic,
@@ -134,7 +135,7 @@ def test_written_profiles_read_back(tmp_path: Path) -> None:
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.yaml"
     write_atomic(path, "old\n")
-    with pytest.raises(UnicodeEncodeError):
+    with pytest.raises(XlError, match="is no text"):
         write_atomic(path, "new \ud800\n")
     assert path.read_text() == "old\n"
     assert [file.name for file in tmp_path.iterdir()] == ["a.yaml"]
@@ -161,3 +162,10 @@ def test_awkward_names(tmp_path: Path) -> None:
     folder = tmp_path / 'it\'s "odd"\n$HOME'
     write_profile(folder / "a.yaml", {"seed": 1})
     assert os.listdir(folder) == ["a.yaml"]
+
+
+def test_a_text_that_looks_like_a_number_stays_one() -> None:
+    """YAML 1.1, by which yaml writes, has fewer numbers than the JSON by which xl reads."""
+    for text in ("1e999", "1e5", "-2E+3", "0x1f", "1:30", "010", "1_000", "null", "no"):
+        written = profile_text({"log_dir": text})
+        assert plain(parse_document(written, Path("a.yaml"), "a.yaml").entries["log_dir"]) == text, written

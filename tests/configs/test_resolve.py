@@ -334,3 +334,26 @@ def test_variable_and_file_set_or_not(place: Place, key: Key) -> None:
         assert both.values[key.name].value == typed
         assert both.values[key.name].origin == Origin("variable", key.variable)
         assert both.values[key.name].losers[0].value == in_file
+
+
+@pytest.mark.parametrize(
+    ("file", "way_out"),
+    [
+        (None, "--profile cpu ranks above both"),
+        ("train.yaml", "pass --profile cpu and name no other file"),
+    ],
+)
+def test_a_preset_that_loses_is_told_with_the_way_out(place: Place, file: str | None, way_out: str) -> None:
+    """A preset ranks below every file, wherever it is named; what is advised does what it says."""
+    place.profile("mine", "cpu: false\n", active=True)
+    place.write("train.yaml", "cpu: false\n")
+    resolved = place.resolve({"preset": "cpu"}, file=file)
+    (warning,) = resolved.warnings
+    assert warning.startswith("preset cpu (--preset) asks for cpu=true, but ")
+    assert warning.endswith(f" says false and ranks higher; {way_out}")
+    assert place.resolve(profile="cpu").values["cpu"].value is True
+
+
+def test_a_variable_that_overrules_a_preset_is_to_be_unset(place: Place) -> None:
+    (warning,) = place.resolve({"preset": "cpu"}, XL_CPU="false").warnings
+    assert warning.endswith("XL_CPU says false and ranks higher; unset XL_CPU to have the preset's")

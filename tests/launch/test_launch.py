@@ -190,13 +190,50 @@ def test_what_rank_0_has_shown_is_not_shown_again(tmp_path: Path) -> None:
 
 
 def test_an_error_of_all_ranks_is_shown_once(tmp_path: Path) -> None:
-    """Whichever rank is blamed: rank 0's traceback is on the terminal, and the others' is the same."""
-    write_script(tmp_path, "import torch\nraise ValueError('once')")
+    """Rank 0's traceback is on the terminal, and the others' is the same; one that is late has it, too."""
+    write_script(
+        tmp_path,
+        PLACE + "import torch\nopen(f'at{rank}', 'w').close()\n"
+        "while not all(os.path.exists(f'at{r}') for r in (0, 1)):\n    time.sleep(0.01)\n"
+        "time.sleep(rank * 0.3)\nraise ValueError('once')",
+    )
     launch = finished(tmp_path, [*TWO, "train.py"])
     assert launch.wait() == 1
     assert launch.text().count("Traceback") == 1, launch.text()
     assert launch.text().count("raise ValueError") == 1
     assert "xl: all 2 ranks failed alike with exit code 1: ValueError: once\n" in launch.text()
+    assert "the whole output of rank 0" in launch.text()
+
+
+def test_a_failure_that_follows_is_told(tmp_path: Path) -> None:
+    """It is not cut off by the end of the launch, and it does not take the blame."""
+    write_script(
+        tmp_path,
+        PLACE + "open(f'at{rank}', 'w').close()\n"
+        "while not all(os.path.exists(f'at{r}') for r in (0, 1)):\n    time.sleep(0.01)\n"
+        "time.sleep(0.3 - rank * 0.3)\nraise ValueError('cause' if rank else 'consequence')",
+    )
+    launch = finished(tmp_path, [*TWO, *FRESH, "train.py"])
+    assert launch.wait() == 1
+    assert "xl: rank 1 failed with exit code 1 (1 other failed after it): ValueError: cause" in launch.text()
+    assert "shown above is the error of rank 0: ValueError: consequence" in launch.text()
+
+
+def test_the_patience_for_other_failures_ends_by_a_signal(tmp_path: Path, started: list[Launch]) -> None:
+    """Rank 0 would fail a moment after the signal, which ends it first."""
+    write_script(
+        tmp_path,
+        PLACE + "open(f'at{rank}', 'w').close()\n"
+        "while not all(os.path.exists(f'at{r}') for r in (0, 1)):\n    time.sleep(0.01)\n"
+        "if rank:\n    open('failing', 'w').close()\n    raise ValueError('cause')\n"
+        "while True:\n    time.sleep(0.1)",
+    )
+    launch = Launch(tmp_path, [*TWO, *FRESH, "--max-restarts", "1", "train.py"])
+    started.append(launch)
+    launch.wait_for(lambda: (tmp_path / "failing").exists())
+    launch.process.terminate()
+    assert launch.wait(10) == 143
+    assert "restart 1 of 1" not in launch.text()
 
 
 def test_a_log_folder_that_cannot_be_made_is_said_first(tmp_path: Path) -> None:
@@ -247,6 +284,46 @@ def test_restarts_are_counted_for_the_job(tmp_path: Path) -> None:
 
 
 # --- signals ---------------------------------------------------------------------------------------
+
+
+def fake_torch(folder: Path, text: str) -> dict[str, str]:
+    """Variables by which the zygote imports this as torch: it stands for a kernel that is slow or refuses."""
+    modules = {
+        "__init__": f"class cuda:\n    is_initialized = staticmethod(lambda: False)\ndef seed(): ...\n{text}",
+        "distributed": "def __getattr__(name): return lambda *_, **__: None",
+        "utils/__init__": "",
+        "utils/data": "",
+    }
+    for name, content in modules.items():
+        path = folder / "fakes" / "torch" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return {"PYTHONPATH": str(folder / "fakes")}
+
+
+def test_a_signal_is_obeyed_while_workers_are_started(tmp_path: Path, started: list[Launch]) -> None:
+    """More orders than the socket takes, to a zygote that is slow: the launcher must not wait in between."""
+    environ = fake_torch(tmp_path, "import os, time\nos.register_at_fork(before=lambda: time.sleep(0.3))")
+    write_script(tmp_path, PLACE + "open(f'ready{rank}', 'w').close()\ntime.sleep(1000)")
+    launch = Launch(tmp_path, ["--cpu", "--num-processes", "150", "train.py"], environ)
+    started.append(launch)
+    launch.wait_for(lambda: (tmp_path / "ready0").exists())
+    launch.process.terminate()
+    assert launch.wait(10) == 143
+    assert len(list(tmp_path.glob("ready*"))) < 20
+
+
+def test_a_worker_that_cannot_be_started_ends_the_launch(tmp_path: Path) -> None:
+    """As where the limit of processes is reached meanwhile; tests run as the administrator, who has none."""
+    environ = fake_torch(
+        tmp_path, "import os\ndef no(): raise OSError(11, 'too many processes')\nos.fork = no"
+    )
+    write_script(tmp_path, PLACE)
+    launch = finished(tmp_path, [*TWO, "train.py"], environ)
+    assert launch.wait() == 1
+    assert "error: the process of rank 0 cannot be started\nwhy:   too many processes" in launch.text()
+    assert "Traceback" not in launch.text()
+
 
 SAVING = (
     PLACE
@@ -347,8 +424,8 @@ def test_lines_of_several_ranks_stay_whole(tmp_path: Path) -> None:
 
 
 def test_rank_0_is_shown_and_every_rank_is_logged(tmp_path: Path) -> None:
-    # print() writes to standard error piece by piece, between which the other stream's may come
-    write_script(tmp_path, PLACE + "print('out', rank)\nsys.stderr.write(f'err {rank}\\n')")
+    # print() may write piece by piece, between which the other stream's may come
+    write_script(tmp_path, PLACE + "sys.stdout.write(f'out {rank}\\n')\nsys.stderr.write(f'err {rank}\\n')")
     launch = finished(tmp_path, [*TWO, *FRESH, "--log-dir", "logs", "train.py"])
     assert launch.out.read_text() == "out 0\n"
     assert "err 0" in launch.err.read_text()
@@ -417,6 +494,7 @@ def test_a_line_names_what_is_about_to_run(tmp_path: Path) -> None:
         ),
         ([*TWO, "--mixed-precision", "fp8", "train.py"], "mixed_precision=fp8 is not there yet"),
         (["--num-machines", "2", "--machine-rank", "0", "train.py"], "num_machines=2 is not there yet"),
+        (["--num-processes", "100000000", "train.py"], "num_processes=100000000 does not fit this machine"),
     ],
 )
 def test_wrong_use_is_refused_before_any_worker_starts(tmp_path: Path, args: list[str], text: str) -> None:

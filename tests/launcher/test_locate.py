@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def folder(tmp_path: Path) -> Path:
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
+    os.mkfifo(tmp_path / "pipe")
     return tmp_path
 
 
@@ -39,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
         ("train", "did you mean train.py?"),
         ("none.py", "check the path"),
         ("nowhere/train.py", "check the path"),
-        ("folder", "has no __main__.py"),
+        ("folder", "it holds no Python file"),
         ("scripts", "name a file in it: scripts/my_train.py, scripts/a.py"),
         ("package", "name a file in it: package/train.py"),
         ("package.train", "did you mean the module: xl launch -m package.train?"),
@@ -47,6 +49,7 @@ def folder(tmp_path: Path) -> Path:
         ("package.none", "check the path"),
         ("..", "is a folder"),
         ("-", "standard input"),
+        ("pipe", "is a device or a pipe"),
         ("ds.json", "xl launch --config-file ds.json SCRIPT"),
         ("run.sh", "its first line asks for /bin/bash"),
     ],

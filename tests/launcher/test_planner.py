@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from xl.configs.errors import XlError
 from xl.configs.profile import Profile
 from xl.configs.torchrun import PLACE_VARIABLES
 from xl.configs.worker import Target
+from xl.launcher.capacity import Limit
 from xl.launcher.machine import Gpu, Machine
 from xl.launcher.plan import LaunchPlan
 from xl.launcher.planner import make_plan
@@ -248,3 +250,21 @@ def test_distributed_by() -> None:
     assert plan(Profile(distributed_by="xl"), scan=DISTRIBUTED).kind == "plain"
     assert plan(Profile(distributed_by="script")).kind == "distributed"
     assert plan(Profile(distributed_by="script"), scan=EXPLICIT).kind == "explicit"
+
+
+def test_the_rendered_plan_tells_settings_from_variables() -> None:
+    """What xl tells a worker is no variable of a forked one, and no script sees it."""
+    forked = plan(Profile(num_processes=2)).render()
+    assert "environment of rank 0: unchanged\nsettings of rank 0 (told when it is forked):\n  {" in forked
+    assert "XL_WORKER" not in forked
+    alone = plan(Profile(seed=1)).render()
+    assert "settings of rank 0 (in XL_WORKER, which is gone before the script starts):\n  {" in alone
+
+
+def test_more_than_the_machine_holds_is_not_planned() -> None:
+    machine = replace(MACHINE, limits=(Limit("open files", 1024, "ulimit -n", 3, 16),))
+    with pytest.raises(XlError, match="num_processes=1000000000 does not fit this machine") as caught:
+        make_plan(
+            Profile(num_processes=10**9), "test", TARGET, machine, PLAIN, {"num_processes": "--num-processes"}
+        )
+    assert "--num-processes asks for 1000000000" in caught.value.why

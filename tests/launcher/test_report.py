@@ -26,6 +26,14 @@ def test_the_earliest_failure_is_the_cause(tmp_path: Path) -> None:
     assert first_failure([late, early]) is early
 
 
+def test_an_error_of_several_is_told_of_the_lowest_rank(tmp_path: Path) -> None:
+    """Which of them wrote it first is chance, and a report that differs from run to run helps nobody."""
+    alike = [Failure(start(tmp_path, rank), 1, 10.0 - rank, "ValueError: m", "T") for rank in (0, 1)]
+    other = Failure(start(tmp_path, 0), 1, 11.0, "ValueError: n", "T")
+    assert first_failure(alike) is alike[0]
+    assert first_failure([other, alike[1]]) is alike[1]
+
+
 def test_a_sudden_death_comes_before_the_errors_of_those_it_left(tmp_path: Path) -> None:
     killed = Failure(start(tmp_path, 1), -9, 10.2)
     peer = Failure(start(tmp_path, 0), 1, 10.1, "RuntimeError: connection closed", "Traceback")

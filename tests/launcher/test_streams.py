@@ -29,7 +29,16 @@ def test_shown_streams(show_ranks: str, tee: str | None, expected: tuple[Streams
 
 @pytest.mark.parametrize(
     ("show_ranks", "tee"),
-    [("3", None), ("x", None), ("0-", None), ("0", "4"), ("0", "3:3"), ("0", "0:9"), ("0", "a:1")],
+    [
+        ("0-999999999999", None),
+        ("3", None),
+        ("x", None),
+        ("0-", None),
+        ("0", "4"),
+        ("0", "3:3"),
+        ("0", "0:9"),
+        ("0", "a:1"),
+    ],
 )
 def test_what_cannot_be_read(show_ranks: str, tee: str | None) -> None:
     with pytest.raises(XlError):

@@ -138,7 +138,7 @@ def test_set_does_not_touch_a_preset(cli: Cli) -> None:
     cli.run("config", "use", "zero3")
     outcome = cli.run("config", "set", "seed", "1")
     assert outcome.code == 2
-    assert "--profile NAME preset zero3" in outcome.err
+    assert "xl config set --profile my-zero3 preset zero3 seed 1 makes a profile" in outcome.err
     assert "it is a preset that xl brings" in outcome.err
 
 
@@ -153,7 +153,7 @@ def test_set_says_when_the_active_profile_is_gone(cli: Cli) -> None:
 
 def test_set_takes_negative_looking_values(cli: Cli) -> None:
     outcome = cli.run("config", "set", "--profile", "big", "seed", "-1")
-    assert "seed: -1 is not a whole number of at least 0" in outcome.err
+    assert "seed: -1 is not a whole number from 0 to" in outcome.err
 
 
 def test_explain_names_winner_and_losers(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,5 +355,6 @@ def test_trust(cli: Cli) -> None:
 
 def test_help_lists_the_subcommands(cli: Cli) -> None:
     out = cli.run("config", "--help").out
-    for name in ("show", "list", "use", "set", "explain", "validate", "schema", "path", "import", "trust"):
+    names = "show list use set unset explain validate schema path import trust"
+    for name in names.split():
         assert f"\n  {name} " in out
