@@ -13,23 +13,6 @@ from .layers import printed
 
 Status = Literal["mapped", "default", "warned", "refused"]
 
-_MARKS = {
-    "compute_environment",
-    "distributed_type",
-    "use_cpu",
-    "deepspeed_config",
-    "fsdp_config",
-    "megatron_lm_config",
-    "mpirun_config",
-    "dynamo_config",
-    "fp8_config",
-    "parallelism_config",
-    "downcast_bf16",
-    "main_training_function",
-    "tpu_use_cluster",
-}
-"""Keys that only Accelerate's files have."""
-
 _SAME = {
     "mixed_precision",
     "debug",
@@ -176,11 +159,6 @@ class Reading:
                 f"remove {key} from the file",
             )
         )
-
-
-def is_accelerate(document: Document) -> bool:
-    """Whether the file has keys that only Accelerate's files have."""
-    return bool(_MARKS & document.entries.keys())
 
 
 def read(document: Document) -> Reading:

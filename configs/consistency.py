@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
-from . import deepspeed_file
 from .errors import XlError
 from .layers import OriginKind, Value
 from .wrong_value import shortened
@@ -30,6 +29,8 @@ def settle(values: Values, ranks: Ranks, cwd: Path) -> tuple[list[XlError], list
     """
     problems = [*_forms(values), *_totals(values, ranks), *_machines(values), *_devices(values, ranks)]
     if values["backend"].value == "deepspeed":
+        from . import deepspeed_file
+
         problems += deepspeed_file.apply(values, cwd)
         problems += _offload(values)
     return problems, list(_without_effect(values))

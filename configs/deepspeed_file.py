@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
 from . import paths
-from .documents import Document, Entry, flatten, mapping
+from .documents import Document, Entry, flatten
 from .errors import XlError
 from .keys import all_keys, check
 from .layers import Origin, Value, printed
@@ -23,37 +22,6 @@ SHARED = {
     "gradient_clipping": "deepspeed.gradient_clipping",
 }
 """DeepSpeed's keys that are settings of a launch, too."""
-
-_MARKS = {
-    "zero_optimization",
-    "train_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "steps_per_print",
-    "zero_allow_untested_optimizer",
-}
-
-_SECTIONS = {"fp16", "bf16", "optimizer", "scheduler"}
-"""DeepSpeed's keys where they hold keys of their own; Accelerate has a switch `fp16`."""
-
-
-def is_deepspeed(document: Document) -> bool:
-    """Whether the file holds DeepSpeed's keys."""
-    return bool(_found(document))
-
-
-def _found(document: Document) -> list[str]:
-    marks = _MARKS & document.entries.keys()
-    sections = {name for name in _SECTIONS & document.entries.keys() if mapping(document.entries[name])}
-    return sorted(marks | sections)
-
-
-def not_settings(document: Document) -> XlError:
-    """The error for a DeepSpeed file where settings of xl are expected."""
-    return XlError(
-        f"{document.shown} is a DeepSpeed config, not a settings file of xl",
-        f"it holds DeepSpeed's own keys ({', '.join(_found(document))})",
-        f"xl config import {shlex.quote(document.shown)} makes a profile that names it",
-    )
 
 
 def settings(document: Document) -> tuple[dict[str, Value], list[XlError]]:

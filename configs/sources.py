@@ -8,7 +8,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import cast
 
-from . import accelerate_file, deepspeed_file, paths, trust
+from . import foreign, paths, trust
 from .documents import Document, Entry, flatten
 from .errors import XlError
 from .keys import all_keys, canonical, check, find_key, nearest_key, sections, unknown_key, variable_key
@@ -51,10 +51,10 @@ class Sources:
     def document(self, document: Document, kind: OriginKind, label: str) -> Layer:
         """The layer of a file that was read, in xl's own form or in Accelerate's."""
         layer = Layer(kind, label)
-        if accelerate_file.is_accelerate(document):
+        if foreign.is_accelerate(document):
             self._accelerate(layer, document)
-        elif deepspeed_file.is_deepspeed(document):
-            self.problems.append(deepspeed_file.not_settings(document))
+        elif foreign.is_deepspeed(document):
+            self.problems.append(foreign.not_settings(document))
         else:
             self._own(layer, document)
         for key, value in layer.values.items():
@@ -111,6 +111,8 @@ class Sources:
         return version
 
     def _accelerate(self, layer: Layer, document: Document) -> None:
+        from . import accelerate_file
+
         read = accelerate_file.read(document)
         self.problems += read.problems
         self.warnings += read.warnings

@@ -150,7 +150,7 @@ def _no_program(name: str, path: Path) -> XlError | None:
 
 def _as_settings(path: Path, quoted: str) -> str:
     """What to type for a file of settings, which may be another tool's."""
-    from ..configs import accelerate_file, deepspeed_file
+    from ..configs import foreign
     from ..configs.files import read_document
 
     as_it_is, imported = f"xl launch --config-file {quoted} SCRIPT", f"xl config import {quoted}"
@@ -158,9 +158,9 @@ def _as_settings(path: Path, quoted: str) -> str:
         document = read_document(path, path.name, "xl launch")
     except XlError:
         return as_it_is
-    if deepspeed_file.is_deepspeed(document):
+    if foreign.is_deepspeed(document):
         return f"{imported} makes a profile that names it; xl launch --profile NAME SCRIPT uses that"
-    if accelerate_file.is_accelerate(document):
+    if foreign.is_accelerate(document):
         return f"{as_it_is} takes it as it is, {imported} makes a profile of it"
     return as_it_is
 

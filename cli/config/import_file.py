@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ...configs import accelerate_file, deepspeed_file, paths
+from ...configs import accelerate_file, deepspeed_file, foreign, paths
 from ...configs.accelerate_file import Row
 from ...configs.documents import Document, flatten, plain
 from ...configs.env import read_environ
@@ -81,12 +81,12 @@ def _found(values: Mapping[str, object], base: Path) -> dict[str, object]:
 def _read(
     document: Document, environ: Mapping[str, str], base: Path
 ) -> tuple[dict[str, object], list[Row], list[XlError]]:
-    if accelerate_file.is_accelerate(document):
+    if foreign.is_accelerate(document):
         reading = accelerate_file.read(document)
         values = {key: entry.value for key, entry in reading.values.items()}
         problems, _ = check_document(document, environ, base)  # what a launch would say, before it is written
         return values, reading.rows, problems
-    if deepspeed_file.is_deepspeed(document):
+    if foreign.is_deepspeed(document):
         return _deepspeed(document)
     raise XlError(
         f"{document.shown} is neither an Accelerate nor a DeepSpeed file",

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from xl.configs.accelerate_file import Reading, is_accelerate, read
+from xl.configs.accelerate_file import Reading, read
 from xl.configs.errors import XlError
 from xl.configs.files import read_document
+from xl.configs.foreign import is_accelerate
 from xl.configs.profile import DeepSpeed, Fsdp
 from xl.configs.resolve import Resolved, resolve
 
