@@ -73,7 +73,7 @@ class _Files:
     def _read(self, path: Any, action: Callable[[Spot], Any], *, follow: bool = True) -> Any:
         """Do `action` where `path` leads, and again if rank 0 touched that in the meantime."""
         while True:
-            version, spot = self._overlay.version, None
+            seen, spot = self._overlay.seen, None
             found: Any = None
             failed: OSError | None = None
             try:
@@ -81,7 +81,7 @@ class _Files:
                 found = action(spot)
             except OSError as error:
                 failed = error
-            if self._overlay.version == version or self._leads_to(spot, path, follow=follow):
+            if self._overlay.refresh() == seen or self._leads_to(spot, path, follow=follow):
                 if failed is not None:
                     raise failed
                 return found
@@ -219,7 +219,7 @@ class _Files:
         as_given: Any = os.fspath(path)
         in_bytes = isinstance(as_given, bytes)
         shown: Function = partial(os.path.join, as_given)
-        join: Function = partial(os.path.join, os.fsencode(full) if in_bytes else full)
+        join: Function = partial(os.path.join, os.fsencode(full)) if in_bytes else partial(os.path.join, full)
 
         def entries(spot: Spot) -> Any:
             if not spot.is_folder:

@@ -82,8 +82,13 @@ class Originals:
         finally:
             os.close(descriptor)
 
+    @property
+    def seen(self) -> int:
+        """Other ranks: how much of the journal was read."""
+        return self._read
+
     def refresh(self) -> int:
-        """Other ranks: read what rank 0 has written since; return how much that is in all."""
+        """Other ranks: read what rank 0 has written since; return `seen`."""
         try:
             if os.stat(self._journal).st_size == self._read:
                 return self._read

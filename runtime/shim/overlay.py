@@ -54,6 +54,7 @@ class Overlay(Union):
         if lower is not None and not os.access(lower, os.W_OK | os.X_OK):
             raise error_of(errno.EACCES, spot)
         self._lift_folder(folder)
+        self._reached.clear()  # there may be a folder or a link at once
         return self.root + spot.full
 
     def remove(self, spot: Spot) -> None:
@@ -170,6 +171,7 @@ class Overlay(Union):
             os.makedirs(target)
             return
         self._lift_folder(os.path.dirname(full))
+        self._reached.clear()
         os.mkdir(target)
         lower = self.lower_folder(full)
         if lower is not None:

@@ -23,6 +23,7 @@ _TOOLS = ("torchinductor_", ".triton", "__pycache__")
 """Folders of compilers, which other programs read by their real path; their file names are unique."""
 
 _MAX_LINKS = 40  # as the kernel has it
+_MAX_REACHED = 10_000
 
 
 def is_outside(full: str) -> bool:
@@ -70,17 +71,19 @@ class Union:
         self.root = os.path.abspath(root)
         self._originals = originals
         self._hidden: dict[str, set[str]] = {}  # by folder: names that the lower layer must not show in it
+        # By a folder as it is named: what file that was, where the name leads, and if it may be above.
+        self._reached: dict[str, tuple[object, Spot, bool]] = {}
+        self._reached_at = 0
         self._own = {os.path.realpath(path) for path in own}  # and temporary ones that this process made
 
     @property
-    def version(self) -> int:
-        """Grows whenever rank 0 has touched another file."""
-        return self._originals.refresh()
+    def seen(self) -> int:
+        """How much of what rank 0 has changed is known here."""
+        return self._originals.seen
 
-    @property
-    def changed(self) -> bool:
-        """Whether anything looks other than the real files."""
-        return bool(self._hidden) or self.version > 0 or os.path.isdir(self.root)
+    def refresh(self) -> int:
+        """Learn what rank 0 has changed since; return `seen`."""
+        return self._originals.refresh()
 
     def logical(self, path: StrPath) -> str:
         """Return the absolute path as the script sees it; links are not followed."""
@@ -102,8 +105,37 @@ class Union:
         text = self.logical(path)
         if is_outside(os.path.normpath(text)):
             return Spot(text, text, _mode(text), real=True)
-        self._originals.refresh()
-        walk = _Walk(path, text)
+        if self._originals.refresh() != self._reached_at:
+            self._reached.clear()
+            self._reached_at = self._originals.seen
+        folder, _, name = text.rpartition("/")
+        if name in ("", ".", ".."):
+            return self._go(_Walk(path, text.split("/")), follow=follow)
+        spot, upper = self._folder(path, folder)
+        if spot.real and is_outside(spot.full):
+            full = f"{spot.full}/{name}"
+            return Spot(full, full, _mode(full), real=True)
+        walk = _Walk(path, [name])
+        walk.full, walk.place, walk.mode, walk.upper = spot.full.rstrip("/"), spot.place, spot.mode, upper
+        return self._go(walk, follow=follow)
+
+    def _folder(self, path: StrPath, folder: str) -> tuple[Spot, bool]:
+        """Where the folder of `path` is. Most files are in a folder that was reached before."""
+        identity = _identity(folder)  # another program may have changed a link on the way
+        known = self._reached.get(folder)
+        if known is not None and known[0] == identity:
+            return known[1:]
+        walk = _Walk(path, [*folder.split("/"), ""])
+        spot = self._go(walk, follow=True)
+        if spot.mode is None and not spot.real:
+            raise _error(errno.ENOENT, path)
+        if len(self._reached) >= _MAX_REACHED:
+            self._reached.clear()
+        self._reached[folder] = identity, spot, walk.upper
+        return spot, walk.upper
+
+    def _go(self, walk: _Walk, *, follow: bool) -> Spot:
+        """Walk to the end."""
         while walk.pending:
             name = walk.pending.pop()
             if name == "..":
@@ -195,6 +227,7 @@ class Union:
 
     def hide(self, full: str) -> None:
         """Never show again what the lower layer has at `full` and below."""
+        self._reached.clear()
         self._hidden.pop(full, None)
         if not self.is_hidden(full):
             folder, _, name = full.rpartition("/")
@@ -229,9 +262,9 @@ class Union:
 class _Walk:
     """The state of following one path."""
 
-    def __init__(self, path: StrPath, text: str) -> None:
+    def __init__(self, path: StrPath, names: list[str]) -> None:
         self.path = path
-        self.pending = text.split("/")[::-1]
+        self.pending = names[::-1]
         self._links = 0
         self.enter("")
 
@@ -256,6 +289,14 @@ def _mode(place: str) -> int | None:
         return os.lstat(place).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _identity(place: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(place or "/")
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _error(number: int, path: StrPath) -> OSError:
