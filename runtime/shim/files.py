@@ -56,6 +56,7 @@ class _Files:
         """Patch everything."""
         actions: dict[str, Function] = {
             "open": self._os_open, "access": self._access, "chdir": self._chdir, "mkdir": self._mkdir,
+            "mkfifo": self._make, "mknod": self._make,
             "rmdir": self._rmdir, "unlink": self._unlink, "remove": self._unlink, "rename": self._rename,
             "replace": self._rename, "link": self._link, "symlink": self._symlink,
             "truncate": self._truncate, "lchown": self._mark_link,
@@ -127,11 +128,11 @@ class _Files:
 
     def _open(self, real: Function, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if not writes(mode):
-            return self._read(file, lambda spot: real(spot.place, mode, *args, **kwargs))
+            return _named(file, self._read(file, lambda spot: real(spot.place, mode, *args, **kwargs)))
         new = "x" in mode
         keep = "w" not in mode and not new
         place = self._place_to_write(file, new=new, keep=keep, creates="r" not in mode)
-        return real(place, mode, *args, **kwargs)
+        return _named(file, real(place, mode, *args, **kwargs))
 
     def _os_open(self, real: Function, path: Any, flags: int, *args: Any, **kwargs: Any) -> Any:
         if _called_by_tempfile():
@@ -161,6 +162,9 @@ class _Files:
         if _called_by_tempfile():
             self._overlay.claim(path)
         real(self._new(path, folder=True), *args, **kwargs)
+
+    def _make(self, real: Function, path: Any, *args: Any, **kwargs: Any) -> None:
+        real(self._new(path), *args, **kwargs)
 
     def _new(self, path: Any, *, folder: bool = False) -> str:
         """Where to make something at `path`, at which there must be nothing."""
@@ -259,6 +263,13 @@ class _Files:
                 return self._overlay.logical(real())
 
         return getcwd
+
+
+def _named(path: Any, file: Any) -> Any:
+    """Call an open file as the script did."""
+    buffer = getattr(file, "buffer", file)
+    getattr(buffer, "raw", buffer).name = os.fspath(path)
+    return file
 
 
 def _called_by_tempfile() -> bool:

@@ -15,7 +15,7 @@ from .union import StrPath, below, is_outside
 if TYPE_CHECKING:
     from .session import Session
 
-_CHANGED = {"mkdir": (0,), "link": (0, 1), "symlink": (1,)}
+_CHANGED = {"mkdir": (0,), "link": (0, 1), "symlink": (1,), "mkfifo": (0,), "mknod": (0,)}
 _UNLINKED = {"rmdir": (0,), "unlink": (0,), "remove": (0,), "rename": (0, 1), "replace": (0, 1)}
 
 

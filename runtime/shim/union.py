@@ -71,8 +71,7 @@ class Union:
         self.root = os.path.abspath(root)
         self._originals = originals
         self._hidden: dict[str, set[str]] = {}  # by folder: names that the lower layer must not show in it
-        # By a folder as it is named: what file that was, where the name leads, and if it may be above.
-        self._reached: dict[str, tuple[object, Spot, bool]] = {}
+        self._reached: dict[str, tuple[object, Spot]] = {}  # by a folder's name: what it was, where it leads
         self._reached_at = 0
         self._own = {os.path.realpath(path) for path in own}  # and temporary ones that this process made
 
@@ -111,28 +110,29 @@ class Union:
         folder, _, name = text.rpartition("/")
         if name in ("", ".", ".."):
             return self._go(_Walk(path, text.split("/")), follow=follow)
-        spot, upper = self._folder(path, folder)
+        spot = self._folder(path, folder)
         if spot.real and is_outside(spot.full):
             full = f"{spot.full}/{name}"
             return Spot(full, full, _mode(full), real=True)
         walk = _Walk(path, [name])
-        walk.full, walk.place, walk.mode, walk.upper = spot.full.rstrip("/"), spot.place, spot.mode, upper
+        walk.enter(spot.full.rstrip("/"))  # a process forked from this one may have written there since
+        walk.place = spot.place
         return self._go(walk, follow=follow)
 
-    def _folder(self, path: StrPath, folder: str) -> tuple[Spot, bool]:
+    def _folder(self, path: StrPath, folder: str) -> Spot:
         """Where the folder of `path` is. Most files are in a folder that was reached before."""
         identity = _identity(folder)  # another program may have changed a link on the way
         known = self._reached.get(folder)
         if known is not None and known[0] == identity:
-            return known[1:]
+            return known[1]
         walk = _Walk(path, [*folder.split("/"), ""])
         spot = self._go(walk, follow=True)
         if spot.mode is None and not spot.real:
             raise _error(errno.ENOENT, path)
         if len(self._reached) >= _MAX_REACHED:
             self._reached.clear()
-        self._reached[folder] = identity, spot, walk.upper
-        return spot, walk.upper
+        self._reached[folder] = identity, spot
+        return spot
 
     def _go(self, walk: _Walk, *, follow: bool) -> Spot:
         """Walk to the end."""

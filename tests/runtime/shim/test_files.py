@@ -57,6 +57,21 @@ def test_written_files_are_read_back(user: Path) -> None:
         assert [entry.name for entry in entries] == ["a"]
 
 
+def test_open_files_have_the_names_of_the_script(user: Path) -> None:
+    for mode in ("r", "rb", "w", "ab"):
+        with open("data.txt", mode) as file:
+            assert file.name == "data.txt"
+    with open("data.txt", "rb", buffering=0) as file:
+        assert file.name == "data.txt"
+    with open(user / "data.txt") as file:
+        assert file.name == str(user / "data.txt")
+
+
+def test_pipes_are_private(user: Path) -> None:
+    os.mkfifo("pipe")
+    assert Path("pipe").is_fifo()
+
+
 def test_checkpoints(user: Path) -> None:
     torch.save({"a": torch.ones(2)}, "m.part")
     os.replace("m.part", user / "m.pt")
