@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 import bz2
-import errno
 import functools
 import io
 import os
@@ -51,6 +50,11 @@ class FilePatches:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._raw = _Raw()
+        self._opened: dict[int, tuple[tuple[int, int], str]] = {}  # by descriptor
+
+    def opened(self, descriptor: int, folder: str) -> None:
+        """Know a folder by its descriptor: the system would name it as rank 0 has renamed it since."""
+        self._opened[descriptor] = _identity(descriptor), folder
 
     def replace(self, actions: Mapping[str, Function], opened: Function, saved: Function) -> None:
         """Replace functions of `os` by name, `open`, and `torch.save`."""
@@ -75,7 +79,7 @@ class FilePatches:
             if len(args) <= at[-1] or not all(isinstance(args[index], _PATH) for index in at):
                 return real(*args, **kwargs)
             with self.real_files(), _naming([args[index] for index in at], name):
-                return action(real, *_from_folders(args, kwargs, at), **kwargs)
+                return action(real, *self._from_folders(args, kwargs, at), **kwargs)
 
         return self._install(owner, name, patched)
 
@@ -90,9 +94,25 @@ class FilePatches:
             with self.real_files(), _naming(["." if path is None else path], name):
                 if not isinstance(path, int):
                     return action(real, "." if path is None else path)
-                return action(real, _folder_of(path), by_descriptor=True)
+                return action(real, self._folder_of(path), by_descriptor=True)
 
         self._install(os, name, patched)
+
+    def _from_folders(self, args: tuple[Any, ...], kwargs: dict[str, Any], at: tuple[int, ...]) -> list[Any]:
+        """Put the folders that are given as descriptors before the paths."""
+        moved = list(args)
+        for name, index in (("dir_fd", at[-1]), ("src_dir_fd", 0), ("dst_dir_fd", 1)):
+            folder = kwargs.pop(name, None)
+            if folder is not None:
+                moved[index] = os.path.join(self._folder_of(folder), os.fsdecode(moved[index]))
+        return moved
+
+    def _folder_of(self, descriptor: int) -> str:
+        identity = _identity(descriptor)
+        known = self._opened.get(descriptor)
+        if known is not None and known[0] == identity:
+            return known[1]
+        return os.readlink(f"/proc/self/fd/{descriptor}")
 
     def _install(self, owner: object, name: str, patched: Function) -> Function:
         for capability in _CAPABILITIES:  # `shutil` looks functions up there
@@ -143,18 +163,6 @@ def _by_position(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ..
     return args
 
 
-def _from_folders(args: tuple[Any, ...], kwargs: dict[str, Any], at: tuple[int, ...]) -> list[Any]:
-    """Put the folders that are given as descriptors before the paths."""
-    moved = list(args)
-    for name, index in (("dir_fd", at[-1]), ("src_dir_fd", 0), ("dst_dir_fd", 1)):
-        folder = kwargs.pop(name, None)
-        if folder is not None:
-            moved[index] = os.path.join(_folder_of(folder), os.fsdecode(moved[index]))
-    return moved
-
-
-def _folder_of(descriptor: int) -> str:
-    try:
-        return os.readlink(f"/proc/self/fd/{descriptor}")
-    except FileNotFoundError:
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF), descriptor) from None
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino

@@ -86,8 +86,7 @@ class _Files:
                 if failed is not None:
                     raise failed
                 return found
-            if hasattr(found, "close"):
-                found.close()
+            _drop(found)
 
     def _leads_to(self, spot: Spot | None, path: Any, *, follow: bool) -> bool:
         try:
@@ -139,7 +138,12 @@ class _Files:
             self._overlay.claim(path)
         if not writes(flags) or flags & _NAMELESS == _NAMELESS:
             follow = not flags & os.O_NOFOLLOW
-            return self._read(path, lambda spot: real(spot.place, flags, *args, **kwargs), follow=follow)
+            descriptor, spot = self._read(
+                path, lambda spot: (real(spot.place, flags, *args, **kwargs), spot), follow=follow
+            )
+            if spot.is_folder:
+                self._patches.opened(descriptor, spot.full)
+            return descriptor
         new = flags & (os.O_EXCL | os.O_CREAT) == os.O_EXCL | os.O_CREAT
         follow = not (new or flags & os.O_NOFOLLOW)
         keep, creates = not (flags & os.O_TRUNC or new), bool(flags & os.O_CREAT)
@@ -263,6 +267,14 @@ class _Files:
                 return self._overlay.logical(real())
 
         return getcwd
+
+
+def _drop(found: Any) -> None:
+    """Close what was opened at the wrong place."""
+    if hasattr(found, "close"):
+        found.close()
+    elif isinstance(found, tuple) and isinstance(found[-1], Spot):
+        os.close(found[0])
 
 
 def _named(path: Any, file: Any) -> Any:

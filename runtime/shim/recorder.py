@@ -66,13 +66,11 @@ class Recorder:
     def _keep(self, path: StrPath, *, unlinked: bool = False, content: bool = False) -> None:
         """Keep what is at `path`: what its links lead to if `content` changes, else the last link itself."""
         text = os.fsdecode(path)
-        if content:
+        folder, name = os.path.split(text)
+        if content or name in ("", ".", ".."):  # a slash at the end follows a link
             full = os.path.realpath(text)
         else:
-            folder, name = os.path.split(text.rstrip("/"))
             full = os.path.join(os.path.realpath(folder), name)
-            if name in ("", ".", ".."):
-                full = os.path.realpath(text)
         outside = is_outside(full) or is_outside(os.path.abspath(text))
         if not outside and not any(below(full, own) for own in self._own):
             self._originals.keep(full, unlinked=unlinked)

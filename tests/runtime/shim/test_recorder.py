@@ -135,3 +135,8 @@ def test_links_that_rank_0_writes_through(shared: Path) -> None:
             assert sorted(os.listdir("old")) == ["a", "new"]
             os.replace("latest/new", "latest/a")
             assert sorted(os.listdir("old")) == ["a"]
+            with pytest.raises(
+                NotADirectoryError
+            ):  # it cannot remove the link, after it has removed all else
+                shutil.rmtree("latest/")
+            assert os.listdir("old") == []
