@@ -11,7 +11,9 @@ and most libraries. Not covered are libraries that open files in C (sqlite, HDF5
 from __future__ import annotations
 
 import errno
+import functools
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _FOLLOWING = ("stat", "statvfs", "getxattr", "listxattr")
 _NOT_FOLLOWING = ("lstat", "readlink")
 _MARKING = ("chmod", "chown", "utime", "setxattr", "removexattr")
+_BY_DESCRIPTOR = "_use_fd_functions"  # in `shutil`: how it removes a tree
 _NAMELESS = getattr(os, "O_TMPFILE", -1)
 
 
@@ -68,6 +71,9 @@ class _Files:
         self._patches.patch_listing("listdir", self._listdir)
         self._patches.patch_listing("scandir", self._scandir)
         self._patches.patch(torch, "load", self._load)
+        if hasattr(shutil, _BY_DESCRIPTOR):  # `rmtree` by path: rank 0 may remove a folder held open
+            self._session.patch(shutil, _BY_DESCRIPTOR, getattr(shutil, _BY_DESCRIPTOR))
+            self._session.patch(shutil, "rmtree", self._rmtree(shutil.rmtree))
         self._session.patch(os, "getcwd", self._getcwd(os.getcwd))
         self._session.patch(os, "getcwdb", lambda: os.fsencode(os.getcwd()))
 
@@ -78,7 +84,7 @@ class _Files:
             found: Any = None
             failed: OSError | None = None
             try:
-                spot = self._overlay.find(path, follow=follow)
+                spot = self._overlay.find(path, follow=follow, settle=False)
                 found = action(spot)
             except OSError as error:
                 failed = error
@@ -258,6 +264,18 @@ class _Files:
 
     def _load(self, real: Function, f: Any, *args: Any, **kwargs: Any) -> Any:
         return self._read(f, lambda spot: real(spot.place, *args, **kwargs))
+
+    def _rmtree(self, real: Function) -> Function:
+        by_descriptor: bool = getattr(shutil, _BY_DESCRIPTOR)
+
+        @functools.wraps(real)
+        def rmtree(path: Any, *args: Any, **kwargs: Any) -> Any:
+            # Of a link only the errors are wanted, and those of the other way name it more exactly.
+            wanted = self._patches.passing or kwargs.get("dir_fd") is not None or os.path.islink(path)
+            setattr(shutil, _BY_DESCRIPTOR, by_descriptor and wanted)
+            return real(path, *args, **kwargs)
+
+        return rmtree
 
     def _getcwd(self, real: Callable[[], str]) -> Callable[[], str]:
         def getcwd() -> str:

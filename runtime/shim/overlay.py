@@ -23,7 +23,9 @@ class Overlay(Union):
         """Leave `path` and what is below it alone from now on: a real file with a unique name, made by us."""
         spot = self.find(path, follow=False)
         folder = os.path.dirname(spot.full)
-        if not spot.real and self.lower_folder(folder.rstrip("/")) == folder:  # the folder is no private one
+        if (
+            not spot.real and self.shows_folder(folder) and self.lower(folder) == folder
+        ):  # it is no private one
             self._own.add(spot.full)
 
     def lift(self, spot: Spot, *, keep: bool) -> str:
@@ -35,8 +37,8 @@ class Overlay(Union):
             return self.room(spot)
         if not (stat.S_ISREG(spot.mode) or stat.S_ISLNK(spot.mode)):
             return spot.place  # a pipe or a socket: what is written reaches its reader, not a file
-        if not stat.S_ISLNK(spot.mode) and not os.access(spot.place, os.W_OK):
-            raise error_of(errno.EACCES, spot)
+        if not stat.S_ISLNK(spot.mode):
+            self._check_access(spot.full, os.W_OK)
         self._lift_folder(os.path.dirname(spot.full))
         if keep:
             self._copy(spot, target)
@@ -50,9 +52,8 @@ class Overlay(Union):
         if spot.real:
             return spot.place
         folder = os.path.dirname(spot.full)
-        lower = self.lower_folder(folder.rstrip("/"))
-        if lower is not None and not os.access(lower, os.W_OK | os.X_OK):
-            raise error_of(errno.EACCES, spot)
+        if self.shows_folder(folder):
+            self._check_access(folder, os.W_OK | os.X_OK)
         self._lift_folder(folder)
         self._reached.clear()  # there may be a folder or a link at once
         return self.root + spot.full
@@ -128,6 +129,10 @@ class Overlay(Union):
             return errno.EISDIR if target.is_folder else errno.ENOTDIR
         return errno.ENOTEMPTY if target.is_folder and self.names(target) else 0
 
+    def _check_access(self, full: str, mode: int) -> None:
+        if not self.at_lower(full, lambda lower: os.access(lower, mode)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), full)
+
     def _same_device(self, first: Spot, second: Spot) -> bool:
         return self._device(first.full) == self._device(second.full)
 
@@ -173,28 +178,19 @@ class Overlay(Union):
         self._lift_folder(os.path.dirname(full))
         self._reached.clear()
         os.mkdir(target)
-        lower = self.lower_folder(full)
-        if lower is not None:
-            shutil.copystat(lower, target)
+        if self.shows_folder(full):
+            self.at_lower(full, lambda lower: shutil.copystat(lower, target))
             os.chmod(target, stat.S_IMODE(os.stat(target).st_mode) | stat.S_IRWXU)  # we must get in
 
     def _copy(self, spot: Spot, target: str) -> None:
-        """Copy a file up, and again if rank 0 touched it in the meantime."""
-        lower = spot.place
-        while True:
-            found: OSError | None = None
-            try:
-                shutil.copy2(lower, target, follow_symlinks=False)
-            except OSError as error:
-                found = error
-            now = self.lower(spot.full)
-            if now == lower:
-                if found is not None:
-                    raise found
-                return
-            with contextlib.suppress(FileNotFoundError):
+        """Copy a file up."""
+
+        def copy(lower: str) -> None:
+            with contextlib.suppress(FileNotFoundError):  # from a time before
                 os.unlink(target)
-            lower = now
+            shutil.copy2(lower, target, follow_symlinks=False)
+
+        self.at_lower(spot.full, copy)
 
 
 def error_of(number: int, spot: Spot) -> OSError:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
 
 from .originals import Originals
 
+T = TypeVar("T")
 StrPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 _SYSTEM = ("/proc/", "/dev/", "/sys/")
@@ -93,18 +94,35 @@ class Union:
                 return text[len(layer) :] or "/"
         return text
 
-    def find(self, path: StrPath, *, follow: bool = True) -> Spot:
-        """Return what `path` leads to, the final component's link followed or not.
+    def find(self, path: StrPath, *, follow: bool = True, settle: bool = True) -> Spot:
+        """Return what `path` leads to.
+
+        Args:
+            path: as the script names it.
+            follow: whether to follow a link that the final component is.
+            settle: look again if rank 0 changed files meanwhile; without, the caller does.
 
         Raises:
             OSError: as the system, if a folder of the path is missing or no folder, or links form a loop.
         """
+        while True:
+            seen = self._originals.refresh()
+            try:
+                spot = self._find(path, follow=follow)
+            except OSError:
+                if not settle or self._originals.refresh() == seen:
+                    raise
+            else:
+                if not settle or self._originals.refresh() == seen:
+                    return spot
+
+    def _find(self, path: StrPath, *, follow: bool) -> Spot:
         if not os.fspath(path):
             raise _error(errno.ENOENT, path)
         text = self.logical(path)
         if is_outside(os.path.normpath(text)):
             return Spot(text, text, _mode(text), real=True)
-        if self._originals.refresh() != self._reached_at:
+        if self._originals.seen != self._reached_at:
             self._reached.clear()
             self._reached_at = self._originals.seen
         folder, _, name = text.rpartition("/")
@@ -233,13 +251,25 @@ class Union:
             folder, _, name = full.rpartition("/")
             self._hidden.setdefault(folder, set()).add(name)
 
-    def lower_folder(self, full: str) -> str | None:
-        """Where the folder `full` of the lower layer is, if it shows through."""
-        if self.is_hidden(full):
-            return None
-        lower = self.lower(full or "/")
-        mode = _mode(lower)
-        return lower if mode is not None and stat.S_ISDIR(mode) else None
+    def at_lower(self, full: str, action: Callable[[str], T]) -> T:
+        """Do `action` where the lower layer has `full`, and again if rank 0 touched that in the meantime."""
+        while True:
+            lower = self.lower(full)
+            try:
+                done = action(lower)
+            except OSError:
+                if self.lower(full) == lower:
+                    raise
+            else:
+                if self.lower(full) == lower:
+                    return done
+
+    def shows_folder(self, full: str) -> bool:
+        """Whether the lower layer has a folder `full` that shows through."""
+        if self.is_hidden(full.rstrip("/")):
+            return False
+        mode = self.at_lower(full, _mode)
+        return mode is not None and stat.S_ISDIR(mode)
 
     def names(self, spot: Spot) -> list[tuple[str, list[str]]]:
         """The folders that make up a folder, each with the names that it gives."""
@@ -250,8 +280,10 @@ class Union:
         private = os.listdir(target) if os.path.isdir(target) else []
         found: list[tuple[str, list[str]]] = []
         if not self.is_hidden(full):
-            real = os.listdir(spot.full) if os.path.isdir(spot.full) else []  # rank 0 may have removed it
-            self._originals.refresh()
+            real = self.at_lower(
+                spot.full,
+                lambda lower: os.listdir(lower) if lower == spot.full and os.path.isdir(lower) else [],
+            )
             names, kept = self._originals.names(spot.full, real)
             found = [(spot.full, names), (self._originals.where(full), kept)]
         covered = {*private, *self._hidden.get(full, ())}
