@@ -33,6 +33,7 @@ class Originals:
         self._files = os.path.join(folder, "files")
         self._known: dict[str, bool] = {}  # by path: False where it was too large to keep
         self._read = 0
+        self._linked: dict[tuple[int, int], list[str]] = {}  # rank 0: paths kept by a link, by inode
 
     def keep(self, full: str, *, unlinked: bool = False) -> None:
         """Rank 0: remember `full`, an absolute path, as it is now; once for each path.
@@ -51,6 +52,28 @@ class Originals:
                 kept = self._copy(full, self._files + full, link=unlinked)
             except OSError:
                 kept = False
+        self._note(full, kept=kept)
+
+    def detach(self, full: str) -> None:
+        """Rank 0: the file at `full` is about to change in place; keep a copy where a link to it is kept.
+
+        A renamed file is the same one at its new path, and what is kept for its old path links to it.
+        """
+        if not self._linked:
+            return
+        try:
+            found = os.stat(full)
+        except OSError:
+            return
+        for path in self._linked.pop((found.st_dev, found.st_ino), []):
+            kept = self._files + path
+            if found.st_size > _MAX_KEPT_BYTES:
+                self._note(path, kept=False)
+            else:
+                shutil.copy2(full, f"{self.folder}/copy")
+                os.replace(f"{self.folder}/copy", kept)
+
+    def _note(self, full: str, *, kept: bool) -> None:
         self._known[full] = kept
         line = json.dumps([full, kept]) + "\n"
         descriptor = os.open(self._journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -59,13 +82,18 @@ class Originals:
         finally:
             os.close(descriptor)
 
-    def refresh(self) -> None:
-        """Other ranks: read what rank 0 has written since."""
+    @property
+    def seen(self) -> int:
+        """Other ranks: how much of the journal was read."""
+        return self._read
+
+    def refresh(self) -> int:
+        """Other ranks: read what rank 0 has written since; return `seen`."""
         try:
             if os.stat(self._journal).st_size == self._read:
-                return
+                return self._read
         except FileNotFoundError:
-            return
+            return 0
         with open(self._journal, "rb") as file:
             file.seek(self._read)
             data = file.read()
@@ -74,6 +102,7 @@ class Originals:
         for line in complete.splitlines():
             path, kept = json.loads(line)
             self._known[path] = kept
+        return self._read
 
     def place(self, full: str) -> str | None:
         """Where to find `full` as it was, existing or not; None: rank 0 has not touched it.
@@ -94,11 +123,6 @@ class Originals:
             )
         return self._files + full
 
-    @property
-    def touched(self) -> bool:
-        """Whether rank 0 has changed anything."""
-        return bool(self._known)
-
     def where(self, full: str) -> str:
         """Where `full` is kept, if it is."""
         return self._files + full
@@ -115,9 +139,9 @@ class Originals:
         while self._known:
             if full in self._known:
                 return full
-            if full in ("/", ""):
+            if not full:
                 break
-            full = os.path.dirname(full)
+            full = full.rpartition("/")[0]
         return None
 
     def _listing(self, folder: str) -> list[str]:
@@ -135,6 +159,9 @@ class Originals:
         if link and not os.path.islink(source):
             with contextlib.suppress(OSError):  # another file system
                 os.link(source, target)
+                found = os.stat(target)
+                key = (found.st_dev, found.st_ino)
+                self._linked.setdefault(key, []).append(target.removeprefix(self._files))
                 return True
         if not os.path.islink(source) and os.path.getsize(source) > _MAX_KEPT_BYTES:
             return False

@@ -1,161 +1,204 @@
-"""A private layer over the file system: what this process writes is in a folder of its own, and read there.
+"""Writes to the upper layer of a union: copies up what is changed, hides what is removed, moves and links.
 
-Of a path three things may be known: its private copy, that this process removed it, or nothing (the real
-file is seen). The real files are never written, renamed or removed. All methods need the real functions of
-`os`: `files.py` calls them while its patches pass through.
+The real files are never written, renamed or removed. All methods need the real functions of `os`: `files.py`
+calls them while its patches pass through.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import stat
-from typing import cast
+from collections.abc import Callable
 
-from .originals import Originals
-
-StrPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-
-_SYSTEM = ("/proc/", "/dev/", "/sys/")
-_TOOLS = ("torchinductor_", ".triton", "__pycache__")
-"""Folders of compilers, which other programs read by their real path; their file names are unique."""
+from .union import Spot, StrPath, Union, below
 
 
-def is_outside(full: str) -> bool:
-    """Whether an absolute path is a device, the system's, or a compiler's cache: left alone."""
-    return full.startswith(_SYSTEM) or any(tool in full for tool in _TOOLS)
+class Overlay(Union):
+    """A union of which the upper layer is this process's own."""
 
+    def claim(self, path: StrPath) -> None:
+        """Leave `path` and what is below it alone from now on: a real file with a unique name, made by us."""
+        spot = self.find(path, follow=False)
+        folder = os.path.dirname(spot.full)
+        if (
+            not spot.real and self.shows_folder(folder) and self.lower(folder) == folder
+        ):  # it is no private one
+            self._own.add(spot.full)
 
-class Overlay:
-    """Maps the paths that a script names to where this process finds or puts them.
-
-    Args:
-        root: the folder that holds the private files; created when first needed.
-        originals: what rank 0 has changed.
-    """
-
-    def __init__(self, root: str, originals: Originals) -> None:
-        self.root = os.path.abspath(root)
-        self._originals = originals
-        self._gone: set[str] = set()
-        self._own: list[str] = []  # real files and folders with unique names that this process made
-
-    def logical(self, path: StrPath) -> str:
-        """Return the absolute path as the script sees it."""
-        text = os.fsdecode(path)
-        full = os.path.normpath(text if text.startswith("/") else f"{os.getcwd()}/{text}")
-        return (
-            full[len(self.root) :] or "/" if full == self.root or full.startswith(f"{self.root}/") else full
-        )
-
-    def exempt(self, path: object) -> bool:
-        """Whether `path` is left alone: a descriptor, a device, a compiler's cache, our temporary file."""
-        if not isinstance(path, str | bytes | os.PathLike):
-            return True
-        full = self.logical(cast("StrPath", path))
-        if is_outside(full):
-            return True
-        return any(full == own or full.startswith(f"{own}/") for own in self._own)
-
-    def private(self, path: StrPath) -> str:
-        """Where this process's copy of `path` lies, whether or not there is one."""
-        return self.root + self.logical(path)
-
-    def has_private(self, path: StrPath) -> bool:
-        return os.path.lexists(self.private(path))
-
-    def view(self, path: StrPath) -> str:
-        """Where to look for `path`: its private copy, the real file, or nowhere if it was removed."""
-        full = self.logical(path)
-        if os.path.lexists(self.root + full) or self._is_gone(full):
-            return self.root + full
-        return self._real(full)
-
-    def _real(self, full: str) -> str:
-        """Where the file is that the script would find without any changes of this run."""
-        self._originals.refresh()
-        return self._originals.place(full) or full
-
-    def exists(self, path: StrPath) -> bool:
-        return os.path.lexists(self.view(path))
-
-    def made_by_us(self, path: StrPath) -> None:
-        """Leave `path` and what is below it alone from now on."""
-        self._own.append(self.logical(path))
-
-    def prepare(self, path: StrPath, *, keep: bool) -> str:
-        """Return the private path to write to, its folder made; with `keep` its content is there."""
-        full = self.logical(path)
-        target = self.root + full
-        parent = os.path.dirname(full)
-        if self.exists(parent):
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-        if keep and not os.path.lexists(target) and not self._is_gone(full):
-            source = self._real(full)
-            if os.path.lexists(source):
-                self._copy(source, target)
-        self._gone.discard(full)
+    def lift(self, spot: Spot, *, keep: bool) -> str:
+        """Return the path to write a file at; with `keep` its content is there."""
+        target = self.root + spot.full
+        if spot.is_folder or (spot.mode is not None and self.is_private(spot)):
+            return spot.place
+        if spot.mode is None:
+            return self.room(spot)
+        if not (stat.S_ISREG(spot.mode) or stat.S_ISLNK(spot.mode)):
+            return spot.place  # a pipe or a socket: what is written reaches its reader, not a file
+        if not stat.S_ISLNK(spot.mode):
+            self._check_access(spot.full, os.W_OK)
+        self._lift_folder(os.path.dirname(spot.full))
+        if keep:
+            self._copy(spot, target)
+        else:
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT))
+            os.chmod(target, stat.S_IMODE(spot.mode))
         return target
 
-    def remove(self, path: StrPath) -> None:
-        """Make `path` and what is below it vanish for this process only."""
-        full = self.logical(path)
-        target = self.root + full
-        if os.path.lexists(target):
-            if stat.S_ISDIR(os.lstat(target).st_mode):
-                shutil.rmtree(target)
-            else:
-                os.unlink(target)
-        self._gone.add(full)
+    def room(self, spot: Spot) -> str:
+        """Return the path to make a new file at, or one in place of another; its folder is there."""
+        if spot.real:
+            return spot.place
+        folder = os.path.dirname(spot.full)
+        if self.shows_folder(folder):
+            self._check_access(folder, os.W_OK | os.X_OK)
+        self._lift_folder(folder)
+        self._reached.clear()  # there may be a folder or a link at once
+        return self.root + spot.full
 
-    def revive(self, path: StrPath) -> None:
-        """Forget that `path` was removed; what was below it stays removed."""
-        full = self.logical(path)
-        if full in self._gone:
-            self._gone.discard(full)
-            real = self._real(full)
-            if os.path.isdir(real):
-                self._gone.update(f"{full}/{name}" for _, names in self._untouched(full) for name in names)
+    def remove(self, spot: Spot) -> None:
+        """Make a file or a folder vanish for this process only."""
+        target = self.root + spot.full
+        if os.path.isdir(target) and not os.path.islink(target):
+            shutil.rmtree(target)
+        elif os.path.lexists(target):
+            os.unlink(target)
+        self.hide(spot.full)
 
-    def touched(self, path: StrPath) -> bool:
-        """Whether the folder `path` looks other than the real one."""
-        self._originals.refresh()
-        return bool(self._gone) or self._originals.touched or os.path.lexists(self.private(path))
+    def move(self, source: Spot, target: Spot, rename: Callable[[str, str], object]) -> None:
+        """Rename `source` to `target`, in place of what is there, as the system would."""
+        if not self._same_device(source, target):
+            raise error_of(errno.EXDEV, source)
+        number = self._obstacle(source, target)
+        if number:
+            raise error_of(number, source)
+        if source.full == target.full:
+            return
+        place = self.room(target)
+        origin = source.place if source.real else self._lift_tree(source)
+        try:
+            rename(origin, place)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            _move_over(origin, place)  # the layers are on two file systems
+        if not source.real and not os.path.lexists(origin):  # two names of one file are left by the system
+            self.hide(source.full)
+            self._drop_own(source.full)
+        if not target.real:
+            self.hide(target.full)
 
-    def names_left(self, path: StrPath) -> bool:
-        """Whether `path` is a folder that is not empty for this process."""
-        return os.path.isdir(self.view(path)) and any(names for _, names in self.names(path))
+    def link(self, source: Spot, target: Spot, link: Callable[[str, str], object]) -> None:
+        """Give a file a second name. One to the real file would let a later write reach it."""
+        if target.mode is not None:
+            raise error_of(errno.EEXIST, source)
+        if target.ending:
+            raise error_of(errno.ENOENT, source)
+        if not self._same_device(source, target):
+            raise error_of(errno.EXDEV, source)
+        if source.is_folder:
+            raise error_of(errno.EPERM, source)
+        place = self.room(target)
+        origin = self.lift(source, keep=True)
+        try:
+            link(origin, place)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            shutil.copy2(origin, place, follow_symlinks=False)  # the layers are on two file systems
 
-    def names(self, path: StrPath) -> list[tuple[str, list[str]]]:
-        """The folders that make up the folder `path`, each with the names that it gives."""
-        full = self.logical(path)
-        target = self.root + full
-        private = os.listdir(target) if os.path.isdir(target) else []
-        found = [] if self._is_gone(full) else self._untouched(full)
-        left = [
-            (folder, [name for name in names if name not in private and not self._is_gone(f"{full}/{name}")])
-            for folder, names in found
-        ]
-        return [*left, (target, private)]
+    def _obstacle(self, source: Spot, target: Spot) -> int:
+        """The error that the system gives for a rename, or 0."""
+        if "." in source.ending or "." in target.ending:
+            return errno.EBUSY
+        if source.mode is None:
+            return errno.ENOENT
+        if not source.is_folder and (source.ending or target.ending):
+            return errno.ENOTDIR
+        if source.full == target.full:
+            return 0
+        if below(target.full, source.full):
+            return errno.EINVAL
+        if below(source.full, target.full):
+            return errno.ENOTEMPTY
+        if target.mode is None:
+            return 0
+        if source.is_folder != target.is_folder:
+            return errno.EISDIR if target.is_folder else errno.ENOTDIR
+        return errno.ENOTEMPTY if target.is_folder and self.names(target) else 0
 
-    def _untouched(self, full: str) -> list[tuple[str, list[str]]]:
-        """The folder as the script found it: real names that rank 0 left alone, and what it has replaced."""
-        self._originals.refresh()
-        real = os.listdir(full) if os.path.isdir(full) else []
-        names, kept = self._originals.names(full, real)
-        return [(full, names), (self._originals.where(full), kept)]
+    def _check_access(self, full: str, mode: int) -> None:
+        if not self.at_lower(full, lambda lower: os.access(lower, mode)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), full)
 
-    def _is_gone(self, full: str) -> bool:
-        if not self._gone:
-            return False
-        while full not in self._gone:
-            if full in ("/", ""):
-                return False
+    def _same_device(self, first: Spot, second: Spot) -> bool:
+        return self._device(first.full) == self._device(second.full)
+
+    def _device(self, full: str) -> int:
+        """The device of the real folder that `full` lies in, or would."""
+        while full != "/":
             full = os.path.dirname(full)
-        return True
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                return os.lstat(full).st_dev
+        return -1
 
-    def _copy(self, source: str, target: str) -> None:
-        if os.path.isdir(source):
-            shutil.copytree(source, target, symlinks=True)
+    def _drop_own(self, full: str) -> None:
+        """Remove our own real files below a folder that is no longer there."""
+        for own in [own for own in self._own if below(own, full)]:
+            self._own.discard(own)
+            if os.path.isdir(own):
+                shutil.rmtree(own)
+            elif os.path.lexists(own):
+                os.unlink(own)
+
+    def _lift_tree(self, spot: Spot) -> str:
+        """Copy up a file, or a folder with all that is seen in it; return where it is then."""
+        target = self.root + spot.full
+        if spot.real:  # one of our own, in a folder that is copied
+            (shutil.copytree if spot.is_folder else shutil.copy2)(spot.place, target)
+        elif not spot.is_folder:
+            self.lift(spot, keep=True)
         else:
-            shutil.copy2(source, target)
+            self._lift_folder(spot.full)
+            for _, names in self.names(spot):
+                for name in names:
+                    self._lift_tree(self.find(f"{spot.full}/{name}", follow=False))
+        return target
+
+    def _lift_folder(self, full: str) -> None:
+        """Make a folder that is seen exist in the upper layer; what is below it is still seen through."""
+        target = self.root + full.rstrip("/")
+        if os.path.isdir(target):
+            return
+        if full == "/":
+            os.makedirs(target)
+            return
+        self._lift_folder(os.path.dirname(full))
+        self._reached.clear()
+        os.mkdir(target)
+        if self.shows_folder(full):
+            self.at_lower(full, lambda lower: shutil.copystat(lower, target))
+            os.chmod(target, stat.S_IMODE(os.stat(target).st_mode) | stat.S_IRWXU)  # we must get in
+
+    def _copy(self, spot: Spot, target: str) -> None:
+        """Copy a file up."""
+
+        def copy(lower: str) -> None:
+            with contextlib.suppress(FileNotFoundError):  # from a time before
+                os.unlink(target)
+            shutil.copy2(lower, target, follow_symlinks=False)
+
+        self.at_lower(spot.full, copy)
+
+
+def error_of(number: int, spot: Spot) -> OSError:
+    """The system's error of that number."""
+    return OSError(number, os.strerror(number), spot.full)
+
+
+def _move_over(origin: str, place: str) -> None:
+    if os.path.isdir(place) and not os.path.islink(place):
+        os.rmdir(place)
+    shutil.move(origin, place)

@@ -4,25 +4,20 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import pathlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from xl.configs.errors import XlError
-from xl.configs.worker import WorkerSettings
-from xl.runtime.shim import files
-from xl.runtime.shim.report import Report
-from xl.runtime.shim.session import Session
+from .file_harness import as_rank
 
 
 def listing(folder: Path) -> list[str]:
@@ -39,17 +34,10 @@ def user(tmp_path: Path) -> Iterator[Path]:
     (folder / "data.txt").write_text("real")
     (folder / "old" / "a").write_text("a")
     before, cwd = listing(folder), os.getcwd()
-
-    def connect(_: torch.device) -> Any:
-        raise AssertionError
-
-    settings = WorkerSettings("test", "plain", rank=1, world_size=2, error_file=str(tmp_path / "error.json"))
-    session = Session(settings, connect, Report(2))
-    files.install(session, str(tmp_path / "overlay"))
-    os.chdir(folder)
-    yield folder
-    os.chdir(cwd)
-    session.close()
+    with as_rank(1, tmp_path, error_file=str(tmp_path / "error.json")):
+        os.chdir(folder)
+        yield folder
+        os.chdir(cwd)
     assert listing(folder) == before
 
 
@@ -67,6 +55,21 @@ def test_written_files_are_read_back(user: Path) -> None:
     }  # fmt: skip
     with os.scandir("old") as entries:
         assert [entry.name for entry in entries] == ["a"]
+
+
+def test_open_files_have_the_names_of_the_script(user: Path) -> None:
+    for mode in ("r", "rb", "w", "ab"):
+        with open("data.txt", mode) as file:
+            assert file.name == "data.txt"
+    with open("data.txt", "rb", buffering=0) as file:
+        assert file.name == "data.txt"
+    with open(user / "data.txt") as file:
+        assert file.name == str(user / "data.txt")
+
+
+def test_pipes_are_private(user: Path) -> None:
+    os.mkfifo("pipe")
+    assert Path("pipe").is_fifo()
 
 
 def test_checkpoints(user: Path) -> None:
@@ -87,7 +90,7 @@ def test_removed_files_are_gone(user: Path) -> None:
     assert not pathlib.Path("data.txt").exists()
     with pytest.raises(FileNotFoundError) as caught, open("data.txt"):
         pass
-    assert caught.value.filename == str(user / "data.txt")
+    assert caught.value.filename == "data.txt"
     shutil.rmtree("old")
     assert os.listdir() == []
     os.mkdir("old")
@@ -137,6 +140,147 @@ def test_existing_is_still_an_error(user: Path) -> None:
         pass
 
 
+def test_a_renamed_folder_takes_its_old_files_along(user: Path) -> None:
+    Path("old/new").write_text("n")
+    os.rename("old", "older")
+    assert sorted(os.listdir("older")) == ["a", "new"]
+    assert Path("older/a").read_text() == "a"
+    assert not os.path.exists("old")
+
+
+def test_a_folder_in_place_of_a_removed_one_shows_nothing_of_it(user: Path) -> None:
+    os.makedirs("next/deep")
+    Path("next/new").write_text("n")
+    shutil.rmtree("old")
+    os.rename("next", "old")
+    assert sorted(os.listdir("old")) == ["deep", "new"]
+    assert not os.path.exists("old/a")
+    os.rename("old", "next")
+    os.makedirs("old")
+    assert os.listdir("old") == []
+
+
+def test_links_are_followed_into_either_layer(user: Path, tmp_path: Path) -> None:
+    os.symlink("data.txt", "file")
+    os.symlink(user / "old", "folder")
+    assert Path("file").read_text() == "real"
+    Path("file").write_text("mine")
+    assert Path("data.txt").read_text() == "mine"
+    Path("folder/new").write_text("n")
+    assert sorted(os.listdir("old")) == sorted(os.listdir("folder")) == ["a", "new"]
+    assert os.path.realpath("folder/new") == str(user / "old" / "new")
+    assert os.readlink("folder") == str(user / "old")
+    os.chdir("folder")
+    assert Path("../data.txt").read_text() == "mine"
+    assert os.getcwd() == str(user / "old")
+    os.chdir(user)
+    os.symlink("loop", "loop")
+    with pytest.raises(OSError, match="Too many levels"):
+        Path("loop").read_text()
+
+
+def test_a_real_link_is_written_through(user: Path) -> None:
+    subprocess.run(["ln", "-s", "user/data.txt", user.parent / "link"])
+    subprocess.run(["ln", "-s", user / "old", user.parent / "latest"])
+    with open("../link", "a") as file:
+        file.write(" and mine")
+    assert Path("data.txt").read_text() == "real and mine"
+    Path("../latest/new").write_text("n")
+    assert sorted(os.listdir("old")) == ["a", "new"]
+    os.unlink("../latest")
+    assert os.path.isdir("old")
+    assert not os.path.lexists("../latest")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "name"),
+    [
+        (lambda: os.rmdir("missing"), FileNotFoundError, "missing"),
+        (lambda: os.rmdir("data.txt"), NotADirectoryError, "data.txt"),
+        (lambda: os.rmdir(Path("old")), OSError, "old"),
+        (lambda: shutil.rmtree("missing"), FileNotFoundError, "missing"),
+        (lambda: shutil.rmtree("data.txt"), NotADirectoryError, "data.txt"),
+        (lambda: os.makedirs("data.txt/x"), NotADirectoryError, "data.txt/x"),
+        (lambda: os.mkdir("missing/x"), FileNotFoundError, "missing/x"),
+        (lambda: os.listdir("missing"), FileNotFoundError, "missing"),
+        (lambda: os.listdir(b"data.txt"), NotADirectoryError, b"data.txt"),
+        (lambda: os.scandir(Path("missing")), FileNotFoundError, "missing"),
+        (lambda: os.unlink("old"), IsADirectoryError, "old"),
+        (lambda: Path("missing").unlink(), FileNotFoundError, "missing"),
+        (lambda: Path("old").write_text(""), IsADirectoryError, "old"),
+        (lambda: Path("data.txt/x").read_text(), NotADirectoryError, "data.txt/x"),
+        (lambda: os.rename("missing", "x"), FileNotFoundError, "missing"),
+        (lambda: os.rename("old", "old/x"), OSError, "old"),
+        (lambda: os.replace("data.txt", "old"), IsADirectoryError, "data.txt"),
+        (lambda: os.rename("old", "data.txt"), NotADirectoryError, "old"),
+        (lambda: os.link("missing", "x"), FileNotFoundError, "missing"),
+        (lambda: os.symlink("x", "old"), FileExistsError, "x"),
+        (lambda: os.truncate("missing", 0), FileNotFoundError, "missing"),
+        (lambda: os.chmod("missing", 0o600), FileNotFoundError, "missing"),
+        (lambda: os.utime("missing"), FileNotFoundError, None),
+        (lambda: os.stat("missing", dir_fd=0), NotADirectoryError, "missing"),
+        (lambda: torch.load("missing"), FileNotFoundError, "missing"),
+        (lambda: os.stat(""), FileNotFoundError, ""),
+    ],
+)
+def test_errors_are_those_of_the_system(
+    user: Path, call: Callable[[], object], error: type[OSError], name: str | None
+) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert caught.value.filename == name
+    assert str(user.parent) not in str(caught.value)
+
+
+def test_a_missing_folder_as_torch_says_it(user: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"^Parent directory runs/1 does not exist\.$"):
+        torch.save(torch.ones(2), "runs/1/m.pt")
+
+
+def test_temporary_files_in_a_folder_that_only_this_process_sees(user: Path) -> None:
+    os.mkdir("work")
+    with tempfile.TemporaryDirectory(dir="work") as folder:
+        Path(folder, "x").write_text("1")
+        assert os.listdir("work") == [os.path.basename(folder)]
+    with tempfile.NamedTemporaryFile("w", dir="work", delete=False) as file:
+        file.write("2")
+    os.replace(file.name, "work/x")
+    assert os.listdir("work") == ["x"]
+    assert Path("work/x").read_text() == "2"
+
+
+def test_entries_have_the_paths_of_the_script(user: Path) -> None:
+    Path("old/new").write_text("new")
+    os.symlink("new", "old/link")
+    with os.scandir("old") as found:
+        entries = {entry.name: entry for entry in found}
+    assert {entry.path for entry in entries.values()} == {"old/a", "old/new", "old/link"}
+    assert os.fspath(entries["new"]) == "old/new"
+    assert entries["new"].stat().st_size == 3
+    assert entries["link"].is_symlink()
+    assert entries["link"].is_file()
+    assert not entries["link"].is_file(follow_symlinks=False)
+    assert entries["link"].stat(follow_symlinks=False).st_ino == entries["link"].inode()
+    assert sorted(entry.path for entry in os.scandir(b"old")) == [b"old/a", b"old/link", b"old/new"]
+    assert sorted(Path("old").iterdir()) == [Path("old/a"), Path("old/link"), Path("old/new")]
+    assert sorted(glob.glob("old/n*")) == ["old/new"]
+    assert sorted(os.listdir(None)) == sorted(os.listdir(".")) == ["data.txt", "old"]
+    assert {folder for folder, _, _ in os.walk(".")} == {".", "./old"}
+
+
+def test_paths_beside_an_open_folder(user: Path) -> None:
+    Path("old/new").write_text("new")
+    folder = os.open("old", os.O_RDONLY)
+    try:
+        assert sorted(os.listdir(folder)) == ["a", "new"]
+        assert sorted(entry.path for entry in os.scandir(folder)) == ["a", "new"]
+        os.unlink("a", dir_fd=folder)
+        os.rename("new", "newer", src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        os.close(folder)
+    assert os.listdir("old") == ["newer"]
+
+
 def test_other_programs_find_temporary_files(user: Path) -> None:
     with tempfile.NamedTemporaryFile() as file:
         assert subprocess.run(["test", "-e", file.name]).returncode == 0
@@ -149,122 +293,3 @@ def test_other_programs_find_temporary_files(user: Path) -> None:
 def test_the_launcher_finds_the_error_file(user: Path) -> None:
     (user.parent / "error.json").write_text("{}")
     assert subprocess.run(["test", "-e", str(user.parent / "error.json")]).returncode == 0
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[tuple[Session, Session, Path]]:
-    """Rank 0, whose patches are on, and rank 1, which `as_rank` lets work; both in the user's folder."""
-    folder = tmp_path / "user"
-    folder.mkdir()
-    (folder / "n.json").write_text("1")
-    (folder / "old").mkdir()
-    (folder / "old" / "a").write_text("a")
-
-    def connect(_: torch.device) -> Any:
-        raise AssertionError
-
-    sessions = [
-        Session(WorkerSettings("test", "plain", rank=rank, world_size=2), connect, Report(2))
-        for rank in (0, 1)
-    ]
-    cwd = os.getcwd()
-    os.chdir(folder)
-    yield sessions[0], sessions[1], tmp_path
-    os.chdir(cwd)
-
-
-@contextmanager
-def as_rank(session: Session, tmp_path: Path) -> Generator[None]:
-    files.install(session, str(tmp_path / "overlay" / f"rank{session.rank}"))
-    try:
-        yield
-    finally:
-        session.unpatch()
-
-
-def test_a_rank_sees_no_file_that_rank_0_has_just_made(two: tuple[Session, Session, Path]) -> None:
-    first, second, tmp_path = two
-    with as_rank(first, tmp_path):
-        Path("made").write_text("1")
-        os.makedirs("run0/logs")
-        torch.save(torch.ones(2), "run0/m.pt")
-        Path("n.json").write_text("2")
-        with open("old/a", "a") as file:
-            file.write("b")
-    with as_rank(second, tmp_path):
-        assert not os.path.exists("made")
-        assert not os.path.isdir("run0")
-        assert sorted(os.listdir()) == ["n.json", "old"]
-        with os.scandir() as entries:
-            assert sorted(entry.name for entry in entries) == ["n.json", "old"]
-        assert Path("n.json").read_text() == "1"
-        assert Path("old/a").read_text() == "a"
-        with open("old/a", "a") as file:
-            file.write("c")
-        assert Path("old/a").read_text() == "ac"
-        os.makedirs("run0")
-        assert os.listdir("run0") == []
-        with open("made", "x"):
-            pass
-    assert Path("old/a").read_text() == "ab"
-    assert Path("n.json").read_text() == "2"
-
-
-def test_a_rank_sees_files_that_rank_0_has_just_taken_away(two: tuple[Session, Session, Path]) -> None:
-    first, second, tmp_path = two
-    with as_rank(first, tmp_path):
-        os.rename("n.json", "m.json")
-        Path("old/new").write_text("1")
-        shutil.rmtree("old")
-    with as_rank(second, tmp_path):
-        assert Path("n.json").read_text() == "1"
-        assert not os.path.exists("m.json")
-        assert os.listdir("old") == ["a"]
-        assert sorted(os.listdir()) == ["n.json", "old"]
-        os.rename("n.json", "m.json")
-        shutil.rmtree("old")
-        assert os.listdir() == ["m.json"]
-
-
-def test_a_file_too_large_to_be_kept(
-    two: tuple[Session, Session, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second, tmp_path = two
-    monkeypatch.setattr("xl.runtime.shim.originals._MAX_KEPT_BYTES", 0)
-    with as_rank(first, tmp_path):
-        Path("n.json").write_text("2")
-    with as_rank(second, tmp_path), pytest.raises(XlError, match="after another has begun to change it"):
-        Path("n.json").read_text()
-
-
-def test_temporary_files_on_both_ranks(two: tuple[Session, Session, Path]) -> None:
-    first, second, tmp_path = two
-    for session in (first, second):
-        with as_rank(session, tmp_path):
-            with tempfile.TemporaryFile(dir=".") as nameless:
-                nameless.write(b"1")
-            with tempfile.NamedTemporaryFile("w", dir=".", delete=False) as file:
-                file.write("2")
-            os.replace(file.name, "m.json")
-            assert Path("m.json").read_text() == "2"
-            assert sorted(os.listdir()) == ["m.json", "n.json", "old"]
-    assert sorted(os.listdir()) == ["m.json", "n.json", "old"]
-
-
-def test_paths_by_name_marks_and_hard_links_on_both_ranks(two: tuple[Session, Session, Path]) -> None:
-    first, second, tmp_path = two
-    for session in (first, second):
-        with as_rank(session, tmp_path):
-            with open(file="named", mode="w") as file:
-                file.write("1")
-            os.rename(src="named", dst="renamed")
-            torch.save(obj=torch.ones(2), f="m.pt")
-            assert torch.load(f="m.pt").sum() == 2
-            assert not os.path.exists("flag")
-            Path("flag").touch()
-            assert os.path.exists("flag")
-            os.link("n.json", "hard")
-            with open("hard", "a") as file:
-                file.write("2")
-            assert Path("hard").read_text() == Path("n.json").read_text() == "12"
-    assert Path("n.json").read_text() == "12"
