@@ -195,6 +195,26 @@ def test_lengths_that_a_trial_could_be_taken_for() -> None:
     assert rows(split) == [("rows", 0)]
 
 
+class MaskedBySequence(nn.Module):
+    """Keeps a mask for the length of the sequence, which comes before the samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask: Tensor | None = None
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mask is None or len(self.mask) != len(x):
+            self.mask = torch.ones(len(x), len(x)).tril()
+        return self.linear(torch.einsum("st,tbd->sbd", self.mask, x))
+
+
+def test_a_mask_kept_for_the_length_of_the_sequence() -> None:
+    model = MaskedBySequence()
+    assert rows(decide(model, torch.randn(7, B, 6))) == [("rows", 1)]
+    assert model.mask is None
+
+
 def test_nested_arguments_and_outputs() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
