@@ -33,6 +33,7 @@ class LossScaler:
         scale: the first scale.
         growth_factor: the scale grows by this after `growth_interval` good steps in a row.
         backoff_factor: the scale shrinks by this after an overflow.
+        enlarged: inside the graph gradients are so many times the true ones already, and are averaged later.
     """
 
     def __init__(
@@ -42,14 +43,21 @@ class LossScaler:
         growth_factor: float = 2.0,
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
+        enlarged: int = 1,
     ) -> None:
         self.scale = scale
+        self._enlarged = enlarged
         self._growth_factor, self._backoff_factor = growth_factor, backoff_factor
         self._growth_interval = growth_interval
         self._good_steps = 0
         self._scaled = False  # only a backward of scaled roots may be divided again
         self._arrived: list[Tensor] = []
         self._watched = cast("MutableMapping[Tensor, bool]", WeakTensorKeyDictionary())
+
+    @property
+    def _factor(self) -> float:
+        """What roots are multiplied by, so that inside the graph the scale holds."""
+        return self.scale / self._enlarged
 
     def watch(self, tensors: Iterable[Tensor]) -> None:
         """Unscale the gradients of these leaf tensors from now on; frozen ones too, they may thaw."""
@@ -69,9 +77,9 @@ class LossScaler:
     ) -> list[Tensor | None]:
         """Return the gradients to start a backward of `roots` from, scaled."""
         return [
-            torch.full_like(root, self.scale)
+            torch.full_like(root, self._factor)
             if gradient is None and root.numel() == 1
-            else _times(gradient, self.scale)
+            else _times(gradient, self._factor)
             for root, gradient in zip(roots, gradients, strict=True)
         ]
 
@@ -113,7 +121,7 @@ class LossScaler:
             self._good_steps = 0
 
     def _unscale(self, gradient: Tensor) -> Tensor:
-        return gradient / self.scale if self._scaled else gradient
+        return gradient / self._factor if self._scaled else gradient
 
     def _note(self, tensor: Tensor) -> None:
         if self._scaled:

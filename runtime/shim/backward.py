@@ -52,6 +52,8 @@ class Backward:
             grad_variables: Gradients = None,
             inputs: object = None,
         ) -> None:
+            tensors = _kept(tensors)
+
             def run(start: Gradients) -> None:
                 backward(tensors, start, retain_graph, create_graph, grad_variables, inputs)
 
@@ -64,6 +66,7 @@ class Backward:
         def patched_grad(
             outputs: Roots, inputs: Roots, *args: object, **kwargs: object
         ) -> tuple[Tensor | None, ...]:
+            inputs = _kept(inputs)
             if self._session.passive or self._session.in_backward:
                 return grad(outputs, inputs, *args, **kwargs)
             with self._running():
@@ -133,6 +136,11 @@ class Backward:
         for place, gradient in zip(places, averaged, strict=True):
             result[place] = gradient
         return tuple(result)
+
+
+def _kept(tensors: Roots) -> Roots:
+    """Keep what an iterator gives, `model.parameters()` say, since it gives it only once."""
+    return tensors if isinstance(tensors, Tensor | Sequence) else tuple(tensors)
 
 
 def as_list(tensors: Tensor | Sequence[Tensor | None]) -> list[Tensor | None]:

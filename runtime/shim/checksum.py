@@ -128,7 +128,8 @@ def agree_on_losses(comm: Communicator, roots: Sequence[Tensor | None], options:
     if not torch.allclose(table[:, 0], table[0, 0], rtol=1e-6, atol=1e-12, equal_nan=True):
         what, where = "a loss", "targets, or another value outside of the model"
     elif bool((table[:, 1] != table[0, 1]).any()):
-        what, where = "an option of an optimizer", "a learning rate or another option"
+        what = "an option of an optimizer, or how often it has stepped,"
+        where = "a learning rate, another option, or the decision to skip a step"
     else:
         return
     raise XlError(

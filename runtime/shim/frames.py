@@ -26,3 +26,13 @@ def outside_stdlib(frame: FrameType | None, *also: str) -> FrameType | None:
 def is_installed(path: str) -> bool:
     """Whether a source file belongs to an installed library."""
     return any(part in path for part in _PATHS_OF_LIBRARIES)
+
+
+def recomputed_outside() -> str | None:
+    """What to say of a call inside torch's checkpointing, which makes it again in backward; else None."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
+            return "the script recomputes it in backward (torch.utils.checkpoint)"
+        frame = frame.f_back
+    return None

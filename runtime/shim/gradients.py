@@ -44,7 +44,7 @@ class GradientSide:
         self.session = session
         self._precision: Precision = session.settings.mixed_precision
         self._device = torch.device("cpu")
-        self._scaler = LossScaler() if self._precision == "fp16" else None
+        self._scaler = LossScaler(enlarged=session.size) if self._precision == "fp16" else None
         self._optimizers = Optimizers(session, self._scaler)
         self._backward = Backward(session, self._optimizers, self._scaler)
         self._seen: WeakKeyDictionary[nn.Module, list[ref[Tensor]]] = WeakKeyDictionary()

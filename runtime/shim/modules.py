@@ -20,6 +20,7 @@ from ...configs.errors import XlError
 from . import trees
 from .aside import refuse_training_child
 from .checksum import agree, caller, same_everywhere, text_digest
+from .frames import recomputed_outside
 from .plans import Call, Plans
 from .probing.arguments import rows_of
 from .probing.confirm import Confirmation
@@ -96,7 +97,7 @@ class ModuleCalls:
             # Calls of several threads come in any order, and collectives must not.
             return self._in_full(module, args, kwargs, "it is called from a thread of the script")
         found = self._surroundings.find(module) if session.size > 1 else NOTHING
-        obstacle = obstacle_of(module, found)
+        obstacle = obstacle_of(module, found) or recomputed_outside()
         if obstacle == SHAPELESS:
             return self._in_full(module, args, kwargs, obstacle)
         session.activate(_device_of(module))
@@ -224,9 +225,13 @@ class ModuleCalls:
     def _split(
         self, module: nn.Module, tree: tuple[Any, Any], leaves: list[object], split: Split, part: Part
     ) -> object:
-        args, kwargs = cast("tuple[Any, Any]", trees.rebuild(tree, _scattered(leaves, split, part)))
+        pieces = _scattered(leaves, split, part)
+        args, kwargs = cast("tuple[Any, Any]", trees.rebuild(tree, pieces))
+        _, structure = trees.flatten((args, kwargs))
         with SplitRegion(part, split.draws).running():
             output = self._run(module, args, kwargs)
+        if not trees.same_tree((args, kwargs), pieces, structure):
+            raise _changed_arguments(module)
         found, _ = trees.flatten(output)
         if len(found) != len(split.outputs):
             raise _changed_output(module, f"{len(found)} outputs, {len(split.outputs)} when it was tried")
@@ -278,6 +283,15 @@ def _together(module: nn.Module, leaf: object, output: Output, part: Part) -> ob
             raise _changed_output(module, f"shape {tuple(leaf.shape)} for {part.here} samples")
         return gather(leaf, output.dim, part)
     return combine(leaf, part.fraction if output.how == "mean" else 1.0, part)
+
+
+def _changed_arguments(module: nn.Module) -> XlError:
+    return XlError(
+        f"{type(module).__name__} put something into a dict or list that it was given",
+        "it did not when xl tried how to split it, and here it holds the rows of one process only",
+        "return it instead, or pass --num-processes 1",
+        exit_code=1,
+    )
 
 
 def _changed_output(module: nn.Module, what: str) -> XlError:

@@ -35,6 +35,7 @@ class Window:
         closed: the mean of the window is in `.grad` already, because it was clipped; its step is to come.
         skipped: the last `step()` was only gathered.
         overflows: of each backward since the last step whether fp16 overflowed.
+        steps: how often the script has called `step()`.
         prints: storage and version of each gradient after the last backward, to notice changes by the script.
     """
 
@@ -44,6 +45,7 @@ class Window:
     closed: bool = False
     skipped: bool = False
     overflows: list[Tensor] = field(default_factory=list[Tensor])
+    steps: int = 0
     prints: dict[int, tuple[int, int]] | None = None
 
 
@@ -65,8 +67,9 @@ class Optimizers:
         self.any_known = False  # the script has made one
 
     def options(self) -> list[object]:
-        """Return the numbers of every optimizer's parameter groups: learning rates, momenta and so on."""
-        return [
+        """Return how often each optimizer has stepped, and its numbers: learning rates, momenta and so on."""
+        steps: list[object] = [window.steps for window in self._windows.values()]
+        return steps + [
             (name, float(value))
             for optimizer in self._windows
             for group in optimizer.param_groups
@@ -166,6 +169,7 @@ class Optimizers:
         if has_closure and (self._every > 1 or self._scaler is not None):
             raise self._no_closure(optimizer)
         window = self._windows.setdefault(optimizer, Window())
+        window.steps += 1
         if self._every > 1:
             window.skipped = not (window.closed or self._gather(optimizer, window))
             window.closed = False

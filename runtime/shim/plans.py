@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from typing import cast
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from .probing.arguments import rows_of
+from .probing.arguments import PLAIN, rows_of
 from .probing.decision import Full, Split
 from .trees import Structure
 
@@ -150,12 +151,16 @@ def _sizes(call: Call, decision: Split | None) -> Hashable:
     found: list[Hashable] = ["sizes"]
     for leaf, dim in zip(call.leaves, dims, strict=True):
         if isinstance(leaf, Tensor):
-            found.append(
-                (leaf.dtype, leaf.device.type, *(s if d != dim else -1 for d, s in enumerate(leaf.shape)))
-            )
+            sizes = (s if d != dim else -1 for d, s in enumerate(leaf.shape))
+            found.append((leaf.dtype, leaf.device.type, leaf.requires_grad, *sizes))
         else:
-            found.append((type(leaf), leaf))
+            found.append(_value(leaf))
     return tuple(found)
+
+
+def _value(leaf: object) -> Hashable:
+    """An argument that is no tensor; what cannot be compared is never split, whatever its value."""
+    return (type(leaf), cast("Hashable", leaf) if isinstance(leaf, PLAIN) else None)
 
 
 def _pattern(call: Call, decision: Split) -> Hashable:
@@ -165,9 +170,9 @@ def _pattern(call: Call, decision: Split) -> Hashable:
     for leaf, dim in zip(call.leaves, decision.dims, strict=True):
         if isinstance(leaf, Tensor):
             kinds = [-1 if d == dim else min(s, 2) + 10 * (s == rows) for d, s in enumerate(leaf.shape)]
-            found.append((leaf.dtype, leaf.device.type, *kinds))
+            found.append((leaf.dtype, leaf.device.type, leaf.requires_grad, *kinds))
         else:
-            found.append((type(leaf), leaf))
+            found.append(_value(leaf))
     return tuple(found)
 
 

@@ -28,6 +28,12 @@ def rebuild(tree: object, leaves: list[object]) -> object:
     return _replace(tree, lambda _: next(values))
 
 
+def same_tree(tree: object, leaves: list[object], structure: Structure) -> bool:
+    """Whether `tree` still has that structure and holds these very leaves."""
+    found, now = flatten(tree)
+    return now == structure and all(a is b for a, b in zip(found, leaves, strict=True))
+
+
 def map_leaves(tree: object, function: Callable[[object], object]) -> object:
     """Return a copy of `tree` with `function` applied to every leaf."""
     return _replace(tree, function)

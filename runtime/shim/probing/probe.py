@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..randomness import preserved_streams, same_states, set_stream_states, stream_states
-from ..trees import flatten, rebuild
+from ..trees import flatten, rebuild, same_tree
 from . import backward_graph
 from .arguments import candidates, piece_of, sample_counts, unsuitable
 from .decision import Full, Split
@@ -184,6 +184,7 @@ class _Probe:
 
     def _call(self, pieces: list[object], watch: Watch, region: TrialRegion) -> object:
         args, kwargs = cast("tuple[Any, Any]", rebuild(self.tree, pieces))
+        _, structure = flatten((args, kwargs))
         output: object = None
         try:
             with contained() as effects, region.running(), watch:
@@ -194,6 +195,8 @@ class _Probe:
             raise Unsplittable(does_not_run(error)) from error
         if effects.what is not None:
             raise Unsplittable(f"forward() {effects.what}", lasting=True)
+        if not same_tree((args, kwargs), pieces, structure):
+            raise Unsplittable("forward() changes its arguments in place", lasting=True)
         region.check_ended()
         return output
 

@@ -56,7 +56,7 @@ def settings_of(module: nn.Module, variables: Sequence[Variable] = ()) -> Hashab
         module: the module to be called.
         variables: what its forward uses outside of it, see `surroundings`.
     """
-    settings: list[Hashable] = [torch.is_grad_enabled()]
+    settings: list[Hashable] = [torch.is_grad_enabled(), torch.get_default_dtype()]
     for device in ("cpu", "cuda"):
         settings.append(torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device))
     children = list(module.modules())
@@ -69,6 +69,7 @@ def settings_of(module: nn.Module, variables: Sequence[Variable] = ()) -> Hashab
 
 def _add_settings(module: nn.Module, settings: list[Hashable], seen: dict[int, object]) -> None:
     settings.append(type(module))
+    settings += [p is not None and p.requires_grad for p in module._parameters.values()]
     for key, value in module.__dict__.items():  # before every call: the usual kinds first
         if type(value) in _PLAIN:
             settings.append(cast("Hashable", value))

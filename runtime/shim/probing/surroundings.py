@@ -214,6 +214,7 @@ class _Search:
 
     def _read(self, function: types.FunctionType) -> None:
         ours = not is_installed_module(str(function.__module__))
+        self._take_held_by(function, ours)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             self._take(Variable(cell, name, ours))
         names = bytecode.read(function.__code__)
@@ -224,6 +225,16 @@ class _Search:
         for name in names.globals:
             if name in function.__globals__:
                 self._take(Variable(function.__globals__, name, ours), names.attributes)
+
+    def _take_held_by(self, function: types.FunctionType, ours: bool) -> None:
+        """What a function keeps itself: attributes, and the defaults of its arguments."""
+        defaults: dict[str, object] = {"default": function.__defaults__} if function.__defaults__ else {}
+        for name in function.__dict__.keys() - {"__wrapped__"}:
+            self._take(Variable(function.__dict__, name, ours))
+        for owner in (function.__kwdefaults__ or {}, defaults):
+            for name, value in owner.items():
+                if not isinstance(value, (*ATOMS, types.FunctionType)):
+                    self._take(Variable(owner, name, ours))
 
     def _take(self, variable: Variable, attributes: frozenset[str] = frozenset()) -> None:
         key = (id(variable.owner), variable.name)
@@ -240,7 +251,9 @@ class _Search:
             self._enter(value)
         elif isinstance(value, _METHODS):
             self._enter(value)
-        elif not isinstance(value, types.BuiltinFunctionType) and not is_library_object(value):
+        elif isinstance(value, nn.Module) or not (
+            isinstance(value, types.BuiltinFunctionType) or is_library_object(value)
+        ):
             self._variables[key] = variable
             self._explore(value)
 
