@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -138,7 +138,7 @@ class Backward:
         return tuple(result)
 
 
-def _kept(tensors: Roots) -> Roots:
+def _kept(tensors: Roots | Iterable[Tensor]) -> Roots:
     """Keep what an iterator gives, `model.parameters()` say, since it gives it only once."""
     return tensors if isinstance(tensors, Tensor | Sequence) else tuple(tensors)
 

@@ -2,6 +2,8 @@
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportAttributeAccessIssue=false, reportFunctionMemberAccess=false, reportUnknownParameterType=false
+# pyright: reportCallIssue=false, reportArgumentType=false, reportOptionalSubscript=false
+# (torch takes iterators where its annotations do not)
 
 from __future__ import annotations
 
