@@ -137,3 +137,4 @@ class Communicator:
         while self._siblings:
             self._siblings.pop().close()
         self._group.shutdown()
+        del self._group  # its threads, which wake a hundred times a second, end with the object

@@ -83,7 +83,6 @@ def attributes_of(value: object) -> dict[str, object] | None:
     return found
 
 
-@functools.cache
 def _slots(kind: type) -> tuple[types.MemberDescriptorType, ...]:
     return tuple(
         member
