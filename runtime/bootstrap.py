@@ -18,6 +18,7 @@ from ..configs.env import WORKER_VARIABLE, take_variable
 from ..configs.errors import XlError
 from ..configs.processes import set_parent_death_signal
 from ..configs.worker import WorkerSettings
+from .facts import tell
 from .finish import Ending
 from .imports import when_imported
 from .script import run_target, user_traceback
@@ -76,6 +77,7 @@ class _Worker:
 
     def prepare(self, program: Program) -> None:
         settings = self.settings
+        tell(settings)
         seed_worker(settings)
         if settings.kind != "plain":
             if settings.rank == 0 and settings.store_fd is not None:
