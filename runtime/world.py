@@ -73,7 +73,7 @@ class World:
             return self._host
 
     def connect(self, purpose: str) -> Communicator:
-        """Connect all ranks anew, for collectives with an order of their own. Collective; close it after use."""
+        """Connect all ranks anew, for collectives with an order of their own. Collective; close it."""
         assert self.place.size > 1
         store = dist.distributed_c10d._get_default_store()
         name = f"{purpose}-{next(self._names)}"
